@@ -1,0 +1,124 @@
+"""The one encoding of everything that is stored as JSON or hashed.
+
+Canonical text: keys sorted, no spaces, characters written as themselves, integers in decimal, floats in the shortest
+form that reads back the same (so 1 and 1.0 are different content), no NaN and no infinities, no lone surrogates. A hash
+is SHA-256 over a tag (what is hashed, in which version) and such texts, never over whatever a model happens to dump: a
+new field with a default must not change the hash of yesterday's content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from pydantic import JsonValue
+
+from lash.errors import (
+    CorruptRecord,
+    InvalidValue,
+    RecordVersionMalformed,
+    RecordVersionMissing,
+    RecordVersionUnsupported,
+)
+from lash.limits import check_size
+
+JsonObject = dict[str, JsonValue]
+"""A JSON object: what bodies, options and documents are made of."""
+
+VERSION_FIELD = "v"
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+
+
+def canonical(value: JsonValue | Mapping[str, JsonValue], *, what: str = "value") -> str:
+    """The canonical text of a JSON value. ``what`` names the value in errors."""
+    try:
+        text = _encode(value)
+        size = len(text.encode("utf-8"))
+    except (ValueError, TypeError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        where, problem = _diagnose(value, what) or (what, str(error))
+        raise InvalidValue(where, problem) from None
+    check_size(what, size)
+    return text
+
+
+def record(version: int, value: Mapping[str, JsonValue], *, what: str = "value") -> str:
+    """The canonical text of a stored record, which says its version before anything else is read from it."""
+    return canonical({**value, VERSION_FIELD: version}, what=what)
+
+
+def read_record(text: str, *, what: str, supported: int) -> JsonObject:
+    """A stored record's fields, without the version. Missing, malformed and unsupported versions are three errors."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CorruptRecord(what, f"not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise CorruptRecord(what, f"a JSON object was expected, not {type(value).__name__}")
+    if VERSION_FIELD not in value:
+        raise RecordVersionMissing(what)
+    check_version(value.pop(VERSION_FIELD), what=what, supported=supported)
+    return cast(JsonObject, value)
+
+
+def check_version(found: object, *, what: str, supported: int) -> int:
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise RecordVersionMalformed(what, found)
+    if found > supported:
+        raise RecordVersionUnsupported(what, found=found, supported=supported)
+    return found
+
+
+def digest(what: str, version: int, texts: Iterable[str]) -> str:
+    """The hash of some canonical texts. Each is preceded by its length, so that no two lists give the same bytes."""
+    running = hashlib.sha256(f"lash:{what}:{version}".encode())
+    for text in texts:
+        data = text.encode("utf-8")
+        running.update(b"%d:" % len(data))
+        running.update(data)
+    return running.hexdigest()
+
+
+def _diagnose(value: object, what: str) -> tuple[str, str] | None:
+    try:
+        return _find_fault(value, what)
+    except RecursionError:
+        return what, "it is nested too deeply, or contains itself"
+
+
+def _find_fault(value: object, where: str) -> tuple[str, str] | None:
+    """The first place in a value that JSON cannot carry, and why."""
+    match value:
+        case None | bool() | int():
+            return None
+        case float():
+            return None if math.isfinite(value) else (where, f"{value} is not a JSON number")
+        case str():
+            return _find_surrogate(value, where)
+        case Mapping():
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    return where, f"the key {key!r} is not a string"
+                found = _find_surrogate(key, f"{where}: key") or _find_fault(inner, f"{where}.{key}")
+                if found:
+                    return found
+            return None
+        case Sequence():
+            for index, inner in enumerate(value):
+                found = _find_fault(inner, f"{where}[{index}]")
+                if found:
+                    return found
+            return None
+        case _:
+            return where, f"{type(value).__name__} is not a JSON value"
+
+
+def _find_surrogate(text: str, where: str) -> tuple[str, str] | None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return where, f"character {error.start} is a lone surrogate, which no encoding can store"
+    return None

@@ -1,0 +1,149 @@
+"""The row of a turn, from its opening to its settlement, and when a session next needs somebody.
+
+A session has at most one unsettled turn, and while there is one only it may move the head. It is *open* while it works,
+*parked* while it waits for an answer or a time and no process holds it, and *settled* for ever after. Whoever acquires
+the lease gets the unsettled turn whole, with exactly the items it took.
+
+Attempts count openings without progress, before any user code runs. New journal rows are progress and start the count
+afresh; parking is progress; handing over takes the present attempt back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from lash.encoding import JsonObject
+from lash.errors import EvidenceMissing, TurnCancelRequested, TurnParked, TurnSettled, TurnUnsettled, UnsettledItems
+from lash.ids import ItemId, RequestId, SessionUid, TurnId
+from lash.inbox.items import InboxItem
+from lash.lease import LeaseRecord
+
+TurnState = Literal["open", "parked", "settled"]
+CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One pass from taken items to a commit. Config and catalog are the revisions that were current at its opening."""
+
+    id: TurnId
+    session: SessionUid
+    agent: str
+    state: TurnState
+    attempts: int
+    generation: int
+    base_revision: int
+    config_revision: int
+    catalog_revision: int
+    opened_at: datetime
+    options: JsonObject = field(default_factory=dict)
+    items: tuple[ItemId, ...] = ()
+    parked_until: datetime | None = None
+    outcome: str | None = None
+    summary: JsonObject = field(default_factory=dict)
+    settled_at: datetime | None = None
+
+    @property
+    def unsettled(self) -> bool:
+        return self.state != "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """Somebody asked a turn to stop. The first request stands and is the evidence of a cancelled turn."""
+
+    id: RequestId
+    session: SessionUid
+    turn: TurnId
+    reason: str
+    requested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSettlement:
+    """How a turn ends.
+
+    Every item it took is either completed or given back; ``cancelled_by`` is the evidence of a cancel.
+    """
+
+    turn: TurnId
+    outcome: str
+    completes: frozenset[ItemId] = frozenset()
+    gives_back: frozenset[ItemId] = frozenset()
+    cancelled_by: RequestId | None = None
+    summary: JsonObject = field(default_factory=dict)
+
+
+def attempt(turn: Turn, generation: int) -> Turn:
+    """Somebody takes up an unsettled turn: to redrive it, resume it, or settle it."""
+    return replace(turn, state="open", attempts=turn.attempts + 1, generation=generation, parked_until=None)
+
+
+def progress(turn: Turn) -> Turn:
+    return replace(turn, attempts=0)
+
+
+def hand_over(turn: Turn) -> Turn:
+    """The turn is put down unfinished, on purpose: it stays open and this attempt does not count."""
+    return replace(turn, attempts=max(0, turn.attempts - 1))
+
+
+def park(turn: Turn, until: datetime | None) -> Turn:
+    """The turn sleeps until a time, or, without one, until something wakes it."""
+    return replace(turn, state="parked", attempts=0, parked_until=until)
+
+
+def settle(turn: Turn, settlement: TurnSettlement, now: datetime) -> Turn:
+    return replace(
+        turn,
+        state="settled",
+        parked_until=None,
+        outcome=settlement.outcome,
+        summary=settlement.summary,
+        settled_at=now,
+    )
+
+
+def check_settlement(
+    unsettled: Turn | None, settlement: TurnSettlement | None, request: CancelRequest | None, taken: frozenset[ItemId]
+) -> None:
+    """Refuse a commit that does not settle the unsettled turn, or settles it without its items or against a cancel."""
+    if unsettled is None:
+        if settlement is not None:
+            raise TurnSettled(settlement.turn)
+        return
+    if settlement is None or settlement.turn != unsettled.id:
+        raise TurnUnsettled(unsettled.id)
+    if unsettled.state == "parked":
+        raise TurnParked(unsettled.id)
+    settled = settlement.completes | settlement.gives_back
+    twice = settlement.completes & settlement.gives_back
+    if settled != taken or twice:
+        raise UnsettledItems(unsettled.id, missing=sorted(taken - settled), foreign=sorted(settled - taken | twice))
+    if request is not None and settlement.cancelled_by != request.id:
+        raise TurnCancelRequested(unsettled.id, request.id)
+    if (settlement.outcome == CANCELLED or settlement.cancelled_by is not None) and request is None:
+        raise EvidenceMissing(unsettled.id)
+
+
+def ready_at(
+    lease: LeaseRecord, unsettled: Turn | None, next_item_at: datetime | None, now: datetime
+) -> datetime | None:
+    """When a session next needs a worker; None when it needs nobody.
+
+    A turn at work needs one when its lease runs out, a turn put down needs one now, a parked one when its time comes.
+    Without a turn it is the earliest pending item that counts, once nobody holds the session.
+    """
+    if unsettled is not None:
+        if unsettled.state == "parked":
+            return unsettled.parked_until
+        return now if lease.owner is None else lease.expires_at
+    if next_item_at is None or lease.owner is None or lease.expires_at is None:
+        return next_item_at
+    return max(next_item_at, lease.expires_at)
+
+
+def available_from(item: InboxItem) -> datetime:
+    return item.available_at or item.admitted_at
