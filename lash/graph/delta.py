@@ -38,6 +38,8 @@ class MoveHead:
 
 GraphDelta = Unchanged | Append | MoveHead
 
+BOUNDARY_LAW = "the head moves to a commit boundary"
+
 
 def chain(
     session: SessionUid,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lash.ids import SessionUid
+from lash.errors import CorruptGraph
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node is kept: on which branch of which origin, and how deep."""
+    """Where a node is kept: on which branch of which origin, and how deep. Origins are numbered by the store."""
 
-    origin: SessionUid
+    origin: int
     branch: int
     depth: int
 
@@ -26,7 +26,7 @@ class Place:
 class Branch:
     """``grew_from`` is the last shared node; None on a branch that begins at a root."""
 
-    origin: SessionUid
+    origin: int
     number: int
     grew_from: Place | None
 
@@ -35,7 +35,7 @@ class Branch:
 class Segment:
     """Depths ``first`` to ``last`` of one branch, both included."""
 
-    origin: SessionUid
+    origin: int
     branch: int
     first: int
     last: int
@@ -44,8 +44,12 @@ class Segment:
 def segments(leaf: Place, branch_at: Callable[[Place], Branch], *, down_to: int = 0) -> list[Segment]:
     """The path from ``leaf`` to the depth ``down_to``, root first."""
     found: list[Segment] = []
+    crossed: set[tuple[int, int]] = set()
     place: Place | None = leaf
     while place is not None and place.depth >= down_to:
+        if (place.origin, place.branch) in crossed:
+            raise CorruptGraph(f"branch {place.branch} of session number {place.origin} grew from itself")
+        crossed.add((place.origin, place.branch))
         branch = branch_at(place)
         grew_from = branch.grew_from
         if grew_from is not None and grew_from.depth >= place.depth:

@@ -250,8 +250,11 @@ class LeaseStore(Protocol):
         ...
 
     async def release(self, lease: ExecutionLease) -> None:
-        """Let the lease go. An open turn is thereby handed over: it stays open, the session is ready at once, and the
-        attempt does not count. Releasing twice is releasing once; a displaced owner is LeaseLost."""
+        """Let the lease go.
+
+        An open turn that this owner took up is thereby handed over: it stays open, the session is ready at once, and
+        the attempt does not count. Releasing twice is releasing once; a displaced owner is LeaseLost.
+        """
         ...
 
     async def lease(self, uid: SessionUid) -> LeaseRecord:
@@ -259,7 +262,8 @@ class LeaseStore(Protocol):
         ...
 
     async def ready(self, agents: Collection[str], *, limit: int = 100) -> list[ReadySession]:
-        """Living sessions of these agents that need a worker now, those that have waited longest first."""
+        """Living sessions of these agents that need a worker now, those that have waited longest first. More input does
+        not change a session's place."""
         ...
 
 
@@ -271,7 +275,8 @@ class TurnStore(Protocol):
 
         An unsettled turn comes first: it is handed whole, with exactly the items it took, to whoever gets the lease,
         and its attempts are counted. Otherwise the oldest ready item, and what joins it, is taken by a new turn. When
-        nothing is ready the lease is not touched.
+        nothing is ready the lease is not touched. The same opening again, by the owner that has the turn open, is a
+        repetition and counts nothing; ``starts`` are no progress. The id of a settled turn is TurnSettled.
         """
         ...
 
@@ -287,8 +292,12 @@ class TurnStore(Protocol):
     async def park(
         self, lease: ExecutionLease, turn: TurnId, *, waits: Sequence[WaitId] = (), until: datetime | None = None
     ) -> Turn:
-        """Put the turn to sleep until one of the waits is settled, or ``until``, and release the lease. When one is
-        settled already the session is ready at once."""
+        """Put the turn to sleep and release the lease.
+
+        It sleeps until one of the waits is answered, revoked or past its deadline, until ``until``, or until somebody
+        asks it to stop; where one of these has happened already the session is ready at once. A wait that nobody
+        opened is WaitNotFound. Parking again what this lease has parked is a repetition.
+        """
         ...
 
     async def turn(self, uid: SessionUid, turn: TurnId) -> Turn: ...
@@ -314,7 +323,8 @@ class JournalStore(Protocol):
         """Write started markers and outcomes, all or none, with the waits they refer to; returns the entries as kept.
 
         Repeating a record changes nothing. Another identity under a known key is ReplayMismatch, another outcome
-        OutcomeRecorded. Anything new starts the count of attempts afresh. Retired by the commit that settles the turn.
+        OutcomeRecorded, a wait that nobody opened WaitNotFound. Anything new starts the count of attempts afresh.
+        Retired by the commit that settles the turn.
         """
         ...
 
@@ -383,7 +393,7 @@ class OutboxStore(Protocol):
 
     async def deliver(self, debt: Debt) -> InboxItem | None:
         """Admit what is owed and mark it delivered, in one transaction; None when the receiver is gone, which ends the
-        debt too. Delivering twice is delivering once."""
+        debt too. Delivering twice is delivering once; what was committed is delivered, whatever the given debt says."""
         ...
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from lash.commit.plan import CommitPlan, CommitReceipt
 from lash.encoding import JsonObject
-from lash.graph.delta import Append, chain
+from lash.errors import LashError
+from lash.graph.delta import Append, MoveHead, Unchanged, chain
 from lash.graph.frames import INITIAL
 from lash.graph.nodes import FrameOpened, MessageReceived, ModelReplied, Payload
 from lash.graph.parts import Text
-from lash.graph.session import Head, NewSession, Session
+from lash.graph.session import Head, NewFork, NewSession, Session
 from lash.ids import (
     ItemId,
+    NodeId,
     OperationId,
     OwnerId,
     ReplayKey,
@@ -29,9 +33,12 @@ from lash.ids import (
 from lash.inbox.items import Boundary, Command, InboxItem, Message, NewItem, Wake, When
 from lash.lease import ExecutionLease
 from lash.store.contract import OpenedTurn, Store, TurnOpening
+from lash.testing.harness import StoreHarness
 from lash.turn.journal import Finished, Identity, Started
-from lash.turn.record import Turn, TurnSettlement
+from lash.turn.record import CANCELLED, Turn, TurnSettlement
+from lash.waits import NewWait
 
+T = TypeVar("T")
 TTL = timedelta(seconds=30)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 """A time for nodes whose time does not matter."""
@@ -210,3 +217,92 @@ def an_operation() -> OperationId:
 
 def a_request_id() -> RequestId:
     return RequestId(new_id())
+
+
+def a_fork(parent: SessionUid, at: NodeId, name: str | None = None, *, metadata: JsonObject | None = None) -> NewFork:
+    chosen = fresh_name("fork") if name is None else SessionName(name)
+    return NewFork(SessionUid(new_id()), chosen, parent, at, metadata=metadata or {})
+
+
+def leaf_of(receipt: CommitReceipt) -> NodeId:
+    """The node that a commit left the head on."""
+    assert receipt.leaf is not None, "the session is empty"
+    return receipt.leaf
+
+
+async def a_held_session(store: Store, owner: str = "owner") -> ExecutionLease:
+    """A new session, and the lease to commit to it."""
+    return await must_acquire(store, (await a_session(store)).uid, owner)
+
+
+async def plan_nodes(store: Store, lease: ExecutionLease, *payloads: Payload) -> CommitPlan:
+    """The plan of some nodes outside any turn, made from the present head; without nodes the graph stays as it is."""
+    session = await store.find(lease.session)
+    operation = an_operation()
+    delta = append(session, operation, *payloads) if payloads else Unchanged()
+    return CommitPlan(operation, lease, base=session.head.revision, delta=delta)
+
+
+async def rewind(store: Store, lease: ExecutionLease, to: NodeId) -> CommitReceipt:
+    session = await store.find(lease.session)
+    return await store.commit(CommitPlan(an_operation(), lease, base=session.head.revision, delta=MoveHead(to)))
+
+
+async def race(*calls: Awaitable[T]) -> tuple[list[T], list[LashError]]:
+    """Make some calls at once: what they returned, and what they were refused with. Any other error is raised."""
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException) and not isinstance(end, LashError):
+            raise end
+    returned = [end for end in ends if not isinstance(end, BaseException)]
+    return returned, [end for end in ends if isinstance(end, LashError)]
+
+
+async def displace(
+    harness: StoreHarness, store: Store, uid: SessionUid, owner: str = "successor", *, ttl: timedelta = TTL
+) -> ExecutionLease:
+    """Let the present lease run out and give it to somebody else."""
+    await harness.advance(2 * TTL)
+    return await must_acquire(store, uid, owner, ttl=ttl)
+
+
+async def take_over(harness: StoreHarness, store: Store, uid: SessionUid, owner: str = "successor") -> Driven:
+    """Let the present lease run out, as after a crash, and let somebody else take up the unsettled turn."""
+    await harness.advance(2 * TTL)
+    return await must_open(store, uid, owner)
+
+
+async def is_ready(harness: StoreHarness, store: Store, uid: SessionUid) -> bool:
+    """Whether the session needs a worker now."""
+    ready_at = (await store.find(uid)).ready_at
+    return ready_at is not None and ready_at <= await harness.now()
+
+
+async def settle_turn(
+    store: Store,
+    driven: Driven,
+    *,
+    also: Iterable[InboxItem] = (),
+    gives_back: Iterable[InboxItem] = (),
+    cancelled_by: RequestId | None = None,
+    release: bool = False,
+) -> CommitReceipt:
+    """Commit a turn: it completes what it opened with and ``also`` these, or gives some of them back."""
+    plan = await plan_of(store, driven, release=release)
+    returned = frozenset(item.id for item in gives_back)
+    settles = TurnSettlement(
+        driven.turn.id,
+        "finished" if cancelled_by is None else CANCELLED,
+        completes=frozenset(item.id for item in (*driven.items, *also)) - returned,
+        gives_back=returned,
+        cancelled_by=cancelled_by,
+    )
+    return await store.commit(replace(plan, settles=settles))
+
+
+def a_wait(name: str = "approval", *, turn: TurnId | None = None, expires_at: datetime | None = None) -> NewWait:
+    return NewWait(a_wait_id(), name, turn=turn, expires_at=expires_at)
+
+
+def ids_of(items: Iterable[InboxItem]) -> set[ItemId]:
+    return {item.id for item in items}

@@ -20,7 +20,7 @@ class StoreHarness(Protocol):
         ...
 
     async def advance(self, by: timedelta) -> None:
-        """Let the store's time pass for this test alone."""
+        """Let the store's time pass for this test alone. A negative time sets its clock back."""
         ...
 
     async def now(self) -> datetime:

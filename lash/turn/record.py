@@ -10,15 +10,17 @@ afresh; parking is progress; handing over takes the present attempt back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from lash.encoding import JsonObject
 from lash.errors import EvidenceMissing, TurnCancelRequested, TurnParked, TurnSettled, TurnUnsettled, UnsettledItems
 from lash.ids import ItemId, RequestId, SessionUid, TurnId
 from lash.inbox.items import InboxItem
-from lash.lease import LeaseRecord
+from lash.lease import ExecutionLease, LeaseRecord
+from lash.waits import Wait
 
 TurnState = Literal["open", "parked", "settled"]
 CANCELLED = "cancelled"
@@ -81,6 +83,25 @@ def attempt(turn: Turn, generation: int) -> Turn:
     return replace(turn, state="open", attempts=turn.attempts + 1, generation=generation, parked_until=None)
 
 
+def same_opening(turn: Turn, asked_for: TurnId, generation: int) -> bool:
+    """Whether a request to open a turn is the one that opened this one, sent again after a lost answer.
+
+    Its owner has not seen the turn yet, so it cannot have failed to get on with it, and no attempt is counted.
+    """
+    return turn.state == "open" and turn.id == asked_for and turn.generation == generation
+
+
+def parked_by(turn: Turn | None, asked_for: TurnId, lease: ExecutionLease, record: LeaseRecord) -> TypeGuard[Turn]:
+    """Whether a request to park a turn is one that was carried out already, sent again after a lost answer."""
+    return (
+        turn is not None
+        and turn.id == asked_for
+        and turn.state == "parked"
+        and record.owner is None
+        and turn.generation == record.generation == lease.generation
+    )
+
+
 def progress(turn: Turn) -> Turn:
     return replace(turn, attempts=0)
 
@@ -93,6 +114,20 @@ def hand_over(turn: Turn) -> Turn:
 def park(turn: Turn, until: datetime | None) -> Turn:
     """The turn sleeps until a time, or, without one, until something wakes it."""
     return replace(turn, state="parked", attempts=0, parked_until=until)
+
+
+def sleeps_until(waits: Sequence[Wait], until: datetime | None, *, now: datetime, cancelled: bool) -> datetime | None:
+    """How long a turn that parks on these waits sleeps. Not at all when one of them is settled, or when somebody has
+    asked the turn to stop: nobody would be left to wake it."""
+    if cancelled or any(wait.state != "pending" for wait in waits):
+        return now
+    deadlines = [at for at in (until, *(wait.expires_at for wait in waits)) if at is not None]
+    return min(deadlines, default=None)
+
+
+def wake(turn: Turn, now: datetime) -> Turn:
+    """A parked turn gets what it slept for, or must be settled: it is due now. Any other turn stays as it is."""
+    return replace(turn, parked_until=now) if turn.state == "parked" else turn
 
 
 def settle(turn: Turn, settlement: TurnSettlement, now: datetime) -> Turn:

@@ -1,0 +1,127 @@
+"""What every store refuses before it writes: values that no store could keep, the same for all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+from lash.commit.outbox import Debt, decode_owed
+from lash.commit.plan import CommitPlan, check_plan
+from lash.encoding import canonical
+from lash.errors import InvalidValue
+from lash.graph.delta import Append
+from lash.graph.session import DOCUMENT_KINDS
+from lash.ids import ReplayKey
+from lash.inbox.cancelling import From, Selection, These
+from lash.inbox.items import NewItem, check_item, encode_body
+from lash.limits import check_id, check_key, check_owner, check_ttl
+from lash.store.contract import TurnOpening
+from lash.turn.journal import Finished, Identity, JournalRecord
+from lash.waits import NewWait
+
+MAX_PAGE = 1000
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidValue("limit", f"{limit} is not a number of rows from 1 to {MAX_PAGE}")
+
+
+def read_cursor(after: str | None) -> int:
+    """The number of the row that a page ended with; -1 for the first page."""
+    if after is None:
+        return -1
+    if not re.match(r"[0-9]{1,18}\Z", after):
+        raise InvalidValue("after", f"{after[:80]!r} is not a cursor that a page ended with")
+    return int(after)
+
+
+def check_time(where: str, at: datetime | None) -> None:
+    """An instant without a time zone could be compared with none that is stored."""
+    if at is not None and at.tzinfo is None:
+        raise InvalidValue(where, f"{at.isoformat()} has no time zone")
+
+
+def check_kind(kind: str) -> None:
+    if kind not in DOCUMENT_KINDS:
+        raise InvalidValue("document", f"{kind!r} is none of {', '.join(DOCUMENT_KINDS)}")
+
+
+def check_arriving(item: NewItem) -> None:
+    check_item(item)
+    check_time("available_at", item.available_at)
+    encode_body(item.body)
+    canonical(item.options, what="options")
+
+
+def check_selection(selection: Selection) -> None:
+    match selection:
+        case From():
+            return
+        case These(items=names):
+            named: Sequence[str] = names
+        case _:
+            named = selection.keys
+    if len(named) > MAX_PAGE:
+        raise InvalidValue("selection", f"it names {len(named)} items; at most {MAX_PAGE} can be cancelled in one call")
+
+
+def check_wait(wait: NewWait) -> None:
+    check_id("a wait id", wait.id)
+    check_key(wait.name)
+    check_time("expires_at", wait.expires_at)
+
+
+def check_reason(reason: str) -> None:
+    canonical(reason, what="reason")
+
+
+def check_effect(key: ReplayKey, identity: Identity) -> None:
+    check_key(key)
+    canonical(identity.encode(), what="identity")
+
+
+def check_record(new: JournalRecord) -> None:
+    check_effect(new.key, new.identity)
+    canonical(new.composition, what="composition")
+    if isinstance(new, Finished):
+        canonical(new.outcome, what="outcome")
+
+
+def check_opening(opening: TurnOpening) -> None:
+    check_owner(opening.owner)
+    check_ttl(opening.ttl)
+    check_id("a turn id", opening.turn)
+    if opening.admits is not None:
+        check_arriving(opening.admits)
+    for start in opening.starts:
+        check_record(start)
+
+
+def check_commit(plan: CommitPlan) -> None:
+    check_plan(plan)
+    for kind, body in plan.documents.items():
+        check_kind(kind)
+        canonical(body, what=kind)
+    if isinstance(plan.delta, Append):
+        for node in plan.delta.nodes:
+            check_time(f"node {node.id}", node.at)
+
+
+def debts_of(plan: CommitPlan) -> list[Debt]:
+    """What the plan owes, as a store will keep it.
+
+    A debt that could never be delivered would be tried for ever, so it is checked as its admission will be.
+    """
+    return [_debt(plan, ordinal) for ordinal in range(len(plan.owes))]
+
+
+def _debt(plan: CommitPlan, ordinal: int) -> Debt:
+    owed = plan.owes[ordinal]
+    check_id("the receiver of an outbox item", owed.to)
+    check_time("available_at", owed.available_at)
+    kept = decode_owed(owed.encode(), what=f"outbox item {ordinal} of operation {plan.operation}")
+    debt = Debt(plan.lease.session, plan.operation, ordinal, kept)
+    check_item(debt.item())
+    return debt

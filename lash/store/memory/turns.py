@@ -1,0 +1,301 @@
+"""Who may run a session, and its turns with their journal, from opening to settlement."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from lash import lease as leases
+from lash.encoding import canonical
+from lash.errors import (
+    OutcomeRecorded,
+    SessionBusy,
+    TurnNotFound,
+    TurnParked,
+    TurnSettled,
+    WaitNotFound,
+)
+from lash.ids import ItemId, OwnerId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
+from lash.inbox import taking
+from lash.inbox.items import Boundary, InboxItem
+from lash.lease import Acquired, ExecutionLease, LeaseRecord
+from lash.limits import check_id, check_key, check_owner, check_ttl
+from lash.store.contract import CancelRequested, OpenedTurn, ReadySession, TurnOpening
+from lash.store.memory.data import SessionRows, check_time, own_json
+from lash.store.memory.handle import Handle, check_limit
+from lash.store.memory.inbox import Admitting, own_item
+from lash.store.memory.waits import Waiting, check_wait, wake
+from lash.turn import journal, record
+from lash.turn.journal import Finished, Identity, JournalEntry, JournalRecord, Started
+from lash.turn.record import CancelRequest, Turn
+from lash.waits import NewWait
+
+
+class MemoryLeases(Handle):
+    async def acquire(self, uid: SessionUid, owner: OwnerId, *, ttl: timedelta) -> Acquired:
+        check_owner(owner)
+        check_ttl(ttl)
+        now = self.now()
+        with self.changing(uid, now) as rows:
+            acquired = leases.acquire(rows.lease, uid, owner, now=now, ttl=ttl)
+            rows.lease = leases.record_of(acquired.lease)
+        return acquired
+
+    async def renew(self, lease: ExecutionLease, *, ttl: timedelta) -> ExecutionLease:
+        check_ttl(ttl)
+        now = self.now()
+        with self.changing(lease.session, now) as rows:
+            renewed = leases.renew(rows.lease, lease, now=now, ttl=ttl)
+            rows.lease = leases.record_of(renewed)
+        return renewed
+
+    async def release(self, lease: ExecutionLease) -> None:
+        with self.changing(lease.session, self.now()) as rows:
+            held = rows.lease
+            rows.lease = leases.release(held, lease)
+            turn = rows.unsettled
+            # Somebody who held the lease and never took the turn up has no attempt to take back.
+            if held.owner is not None and turn is not None and turn.generation == lease.generation:
+                rows.turns[turn.id] = record.hand_over(turn)
+
+    async def lease(self, uid: SessionUid) -> LeaseRecord:
+        return self.living(uid).lease
+
+    async def ready(self, agents: Collection[str], *, limit: int = 100) -> list[ReadySession]:
+        check_limit(limit)
+        now = self.now()
+        sessions = [rows.session for rows in self.data.sessions.values() if rows.session.agent in agents]
+        due = [ReadySession(s.uid, s.name, s.agent, s.ready_at) for s in sessions if s.ready_at and s.ready_at <= now]
+        return sorted(due, key=lambda session: session.ready_at)[:limit]
+
+
+class MemoryTurns(Admitting, Waiting):
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    async def open_turn(self, opening: TurnOpening) -> OpenedTurn:
+        check_owner(opening.owner)
+        check_ttl(opening.ttl)
+        check_id("a turn id", opening.turn)
+        arriving = None if opening.admits is None else own_item(opening.admits)
+        starts = [_own_record(start) for start in opening.starts]
+        now = self.now()
+        with self.changing(opening.session, now) as rows:
+            known = rows.turns.get(opening.turn)
+            if known is not None and not known.unsettled:
+                raise TurnSettled(opening.turn)
+            admitted = None if arriving is None else self.admit_into(rows, arriving, now)
+            opened = _take_over(rows, opening, now) or _open_fresh(rows, opening, starts, now)
+            if admitted is not None:  # as it is now: the new turn may have taken it
+                admitted = rows.items[admitted.id]
+            return deepcopy(replace(opened, admitted=admitted))
+
+    async def take(
+        self, lease: ExecutionLease, turn: TurnId, checkpoint: Boundary, *, key: ReplayKey, identity: Identity
+    ) -> tuple[InboxItem, ...]:
+        _check_effect(key, identity)
+        now = self.now()
+        with self.changing(lease.session, now) as rows:
+            driven = _driven(rows, lease, turn)
+            known = rows.journal.get(key)
+            if known is not None:
+                journal.require_same(known, identity)
+            if known is not None and known.state != "started":
+                return deepcopy(tuple(rows.items[item] for item in _recorded_items(known)))
+            items = taking.at_checkpoint(rows.items.values(), turn, checkpoint)
+            if not items:
+                return ()
+            ids = tuple(item.id for item in items)
+            _write(rows, Finished(key, identity, {"items": [*ids]}), now)
+            taken = tuple(taking.take(item, turn) for item in items)
+            rows.keep_items(taken)
+            rows.turns[turn] = record.progress(replace(driven, items=driven.items + ids))
+            return deepcopy(taken)
+
+    # -- at work -------------------------------------------------------------------------------------------------------
+
+    async def record(
+        self, lease: ExecutionLease, turn: TurnId, records: Sequence[JournalRecord], *, waits: Sequence[NewWait] = ()
+    ) -> tuple[JournalEntry, ...]:
+        for wait in waits:
+            check_wait(wait)
+        own = [_own_record(new) for new in records]
+        now = self.now()
+        with self.changing(lease.session, now) as rows:
+            driven = _driven(rows, lease, turn)
+            for wait in waits:
+                self.open_in(rows, wait, now)
+            written = [_write(rows, new, now) for new in own]
+            if any(written):
+                rows.turns[turn] = record.progress(driven)
+            return deepcopy(tuple(rows.journal[new.key] for new in own))
+
+    async def journal(self, uid: SessionUid, turn: TurnId) -> list[JournalEntry]:
+        rows = self.living(uid)
+        if rows.unsettled is None or rows.unsettled.id != turn:
+            return []
+        return deepcopy(sorted(rows.journal.values(), key=lambda entry: entry.seq))
+
+    async def park(
+        self, lease: ExecutionLease, turn: TurnId, *, waits: Sequence[WaitId] = (), until: datetime | None = None
+    ) -> Turn:
+        check_time("until", until)
+        now = self.now()
+        with self.changing(lease.session, now) as rows:
+            unsettled = rows.unsettled
+            if record.parked_by(unsettled, turn, lease, rows.lease):
+                return deepcopy(unsettled)
+            driven = _driven(rows, lease, turn)
+            parked = record.park(driven, _sleeps_until(rows, turn, waits, until, now))
+            rows.turns[turn] = parked
+            rows.lease = leases.release(rows.lease, lease)
+            return deepcopy(parked)
+
+    async def turn(self, uid: SessionUid, turn: TurnId) -> Turn:
+        return deepcopy(_known(self.living(uid), turn))
+
+    async def unsettled_turn(self, uid: SessionUid) -> Turn | None:
+        return deepcopy(self.living(uid).unsettled)
+
+    # -- cancelling ----------------------------------------------------------------------------------------------------
+
+    async def request_cancel(
+        self, uid: SessionUid, turn: TurnId, request: RequestId, *, reason: str
+    ) -> CancelRequested:
+        check_id("a request id", request)
+        canonical(reason, what="reason")
+        now = self.now()
+        with self.changing(uid, now) as rows:
+            if not _known(rows, turn).unsettled:
+                raise TurnSettled(turn)
+            standing = rows.cancel_requests.get(turn)
+            if standing is None:
+                standing = CancelRequest(request, uid, turn, reason, now)
+                rows.cancel_requests[turn] = standing
+                wake(rows, now)
+            return CancelRequested(standing, first=standing.id == request)
+
+    async def cancel_request(self, uid: SessionUid, turn: TurnId) -> CancelRequest | None:
+        return self.living(uid).cancel_requests.get(turn)
+
+
+def _take_over(rows: SessionRows, opening: TurnOpening, now: datetime) -> OpenedTurn | None:
+    """The unsettled turn, whole, for whoever gets the lease; None when there is none."""
+    turn = rows.unsettled
+    if turn is None:
+        return None
+    acquired = _acquire(rows, opening, now)
+    if acquired is None:
+        return OpenedTurn(held_by=rows.lease)
+    repeated = record.same_opening(turn, opening.turn, acquired.lease.generation)
+    taken_up = turn if repeated else record.attempt(turn, acquired.lease.generation)
+    rows.turns[turn.id] = taken_up
+    return OpenedTurn(acquired=acquired, turn=taken_up, items=rows.taken_by(turn.id), fresh=repeated)
+
+
+def _open_fresh(rows: SessionRows, opening: TurnOpening, starts: Sequence[JournalRecord], now: datetime) -> OpenedTurn:
+    items = taking.at_opening(list(rows.items.values()), now)
+    if not items:
+        busy = rows.lease.owner != opening.owner and not rows.lease.expired(now)
+        return OpenedTurn(held_by=rows.lease if busy else None)
+    acquired = _acquire(rows, opening, now)
+    if acquired is None:
+        return OpenedTurn(held_by=rows.lease)
+    session = rows.session
+    turn = Turn(
+        id=opening.turn,
+        session=session.uid,
+        agent=session.agent,
+        state="open",
+        attempts=1,
+        generation=acquired.lease.generation,
+        base_revision=session.head.revision,
+        config_revision=session.config_revision,
+        catalog_revision=session.catalog_revision,
+        opened_at=now,
+        options=items[0].options,
+        items=tuple(item.id for item in items),
+    )
+    rows.turns[turn.id] = turn
+    taken = tuple(taking.take(item, turn.id) for item in items)
+    rows.keep_items(taken)
+    for start in starts:
+        _write(rows, start, now)
+    return OpenedTurn(acquired=acquired, turn=turn, items=taken, fresh=True)
+
+
+def _acquire(rows: SessionRows, opening: TurnOpening, now: datetime) -> Acquired | None:
+    """The lease for this opening; None when another driver has it."""
+    try:
+        acquired = leases.acquire(rows.lease, rows.session.uid, opening.owner, now=now, ttl=opening.ttl)
+    except SessionBusy:
+        return None
+    rows.lease = leases.record_of(acquired.lease)
+    return acquired
+
+
+def _known(rows: SessionRows, turn: TurnId) -> Turn:
+    if turn not in rows.turns:
+        raise TurnNotFound(turn)
+    return rows.turns[turn]
+
+
+def _driven(rows: SessionRows, lease: ExecutionLease, turn: TurnId) -> Turn:
+    """The turn, which its owner must be driving: the lease held, the turn unsettled and not asleep."""
+    leases.require(rows.lease, lease)
+    unsettled = rows.unsettled
+    if unsettled is None or unsettled.id != turn:
+        raise TurnSettled(turn)
+    if unsettled.state == "parked":
+        raise TurnParked(turn)
+    return unsettled
+
+
+def _sleeps_until(
+    rows: SessionRows, turn: TurnId, waits: Sequence[WaitId], until: datetime | None, now: datetime
+) -> datetime | None:
+    if any(wait not in rows.waits for wait in waits):
+        raise WaitNotFound
+    named = [rows.waits[wait].as_of(now) for wait in waits]
+    # A cancel that came while the turn was at work has nobody left to wake it later.
+    if turn in rows.cancel_requests or any(wait.state != "pending" for wait in named):
+        return now
+    deadlines = [at for at in (until, *(wait.expires_at for wait in named)) if at is not None]
+    return min(deadlines, default=None)
+
+
+def _write(rows: SessionRows, new: JournalRecord, now: datetime) -> JournalEntry | None:
+    """Journal one record under the next seq, or change nothing when it is a repetition."""
+    entry = journal.write(rows.journal.get(new.key), new, seq=rows.session.seq + 1, now=now)
+    if entry is None:
+        return None
+    if entry.wait is not None and entry.wait not in rows.waits:
+        raise WaitNotFound
+    rows.next_seq()
+    rows.journal[entry.key] = entry
+    return entry
+
+
+def _recorded_items(entry: JournalEntry) -> list[ItemId]:
+    match entry:
+        case JournalEntry(state="completed", outcome={"items": list(items)}):
+            return [ItemId(str(item)) for item in items]
+        case _:
+            raise OutcomeRecorded(entry.key)
+
+
+def _own_record(new: JournalRecord) -> JournalRecord:
+    """The record as the store will keep it, checked."""
+    _check_effect(new.key, new.identity)
+    canonical(new.composition, what="composition")
+    match new:
+        case Started():
+            return new
+        case Finished():
+            return replace(new, outcome=own_json(new.outcome, what="outcome"))
+
+
+def _check_effect(key: ReplayKey, identity: Identity) -> None:
+    check_key(key)
+    canonical(identity.encode(), what="identity")

@@ -1,0 +1,97 @@
+"""One-shot promises that outlive processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from lash import waits as rules
+from lash.errors import WaitNotFound
+from lash.ids import SessionUid, WaitId
+from lash.limits import check_id, check_key
+from lash.store.memory.data import SessionRows, check_time, own_json
+from lash.store.memory.handle import Handle
+from lash.waits import Answered, NewWait, Wait
+
+
+def check_wait(wait: NewWait) -> None:
+    check_id("a wait id", wait.id)
+    check_key(wait.name)
+    check_time("expires_at", wait.expires_at)
+
+
+def wake(rows: SessionRows, now: datetime) -> None:
+    """A parked turn gets what it slept for, or must be settled: it is due now."""
+    turn = rows.unsettled
+    if turn is not None and turn.state == "parked":
+        rows.turns[turn.id] = replace(turn, parked_until=now)
+
+
+class Waiting(Handle):
+    def find_wait(self, wait: WaitId) -> Wait | None:
+        """A wait of whatever session: keys do not say which."""
+        return next((rows.waits[wait] for rows in self.data.sessions.values() if wait in rows.waits), None)
+
+    def open_in(self, rows: SessionRows, new: NewWait, now: datetime) -> None:
+        known = rows.waits.get(new.id) or self.find_wait(new.id)
+        rows.waits[new.id] = rules.open_wait(known, new, rows.session.uid, now)
+
+
+class MemoryWaits(Waiting):
+    async def open_wait(self, uid: SessionUid, wait: NewWait) -> str:
+        check_wait(wait)
+        now = self.now()
+        with self.changing(uid, now) as rows:
+            self.open_in(rows, wait, now)
+        return rules.sign(wait.id, self.data.secret)
+
+    async def wait_key(self, uid: SessionUid, wait: WaitId) -> str:
+        if wait not in self.living(uid).waits:
+            raise WaitNotFound
+        return rules.sign(wait, self.data.secret)
+
+    async def answer(self, key: str, value: JsonValue) -> Answered:
+        wait = self.find_wait(rules.verify(key, self.data.secret))
+        now = self.now()
+        answered = rules.answer(wait, own_json(value, what="answer"), now)
+        with self.changing(answered.wait.session, now) as rows:
+            if answered.wait.state == "answered":
+                _settle(rows, answered.wait, now)
+        return deepcopy(answered)
+
+    async def wait(self, uid: SessionUid, wait: WaitId) -> Wait:
+        rows = self.living(uid)
+        if wait not in rows.waits:
+            raise WaitNotFound
+        return deepcopy(rows.waits[wait].as_of(self.now()))
+
+    async def waits(self, uid: SessionUid) -> list[Wait]:
+        now = self.now()
+        return deepcopy([wait.as_of(now) for wait in self.living(uid).waits.values()])
+
+    async def revoke(self, uid: SessionUid, waits: Sequence[WaitId]) -> list[Wait]:
+        now = self.now()
+        with self.changing(uid, now) as rows:
+            if any(wait not in rows.waits for wait in waits):
+                raise WaitNotFound
+            revoked = [rules.revoke(rows.waits[wait], now) for wait in waits]
+            for wait in revoked:
+                _settle(rows, wait, now)
+        return deepcopy(revoked)
+
+
+def _settle(rows: SessionRows, wait: Wait, now: datetime) -> None:
+    """Keep a wait that was answered or revoked just now, and wake the turn that may sleep on it.
+
+    A wait that names no turn may be one that the parked turn named when it went to sleep.
+    """
+    if rows.waits[wait.id].state != "pending" or wait.state == "timed_out":
+        return
+    rows.waits[wait.id] = wait
+    turn = rows.unsettled
+    if turn is not None and wait.turn in (None, turn.id):
+        wake(rows, now)

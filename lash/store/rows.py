@@ -1,0 +1,391 @@
+"""Rows and the values they hold, side by side: how each is written, how each is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import RowMapping
+
+from lash.commit.outbox import Debt, decode_owed
+from lash.commit.plan import CommitReceipt
+from lash.encoding import check_version, read_record, record
+from lash.errors import CorruptRecord
+from lash.graph.session import SESSION_VERSION, DocumentKind, Head, Session
+from lash.ids import (
+    ItemId,
+    NodeId,
+    OperationId,
+    OwnerId,
+    ReplayKey,
+    RequestId,
+    SessionName,
+    SessionUid,
+    TurnId,
+    WaitId,
+    node_id,
+)
+from lash.inbox.items import InboxItem, decode_body, encode_body
+from lash.lease import LeaseRecord
+from lash.turn.journal import Identity, JournalEntry
+from lash.turn.record import CancelRequest, Turn
+from lash.waits import Wait
+
+RECORD_VERSION = 1
+"""Of options, summaries, identities, outcomes, answers and documents, which all are JSON of somebody else's making."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session's row, whole. The only row that is locked, and the first in every write."""
+
+    id: int
+    uid: SessionUid
+    state: Literal["live", "deleted", "origin"]
+    name: SessionName | None
+    agent: str
+    version: int
+    created_at: datetime
+    deleted_at: datetime | None
+    forked_from: NodeId | None
+    revision: int
+    leaf: NodeId | None
+    depth: int
+    frame: int
+    branch: int
+    state_set: int
+    seq: int
+    lease_owner: OwnerId | None
+    lease_generation: int
+    lease_expires_at: datetime | None
+    next_item_at: datetime | None
+    ready_at: datetime | None
+    config_revision: int
+    catalog_revision: int
+    metadata_revision: int
+
+    @property
+    def head(self) -> Head:
+        return Head(self.revision, self.leaf, self.depth, self.frame)
+
+    @property
+    def lease(self) -> LeaseRecord:
+        return LeaseRecord(self.lease_owner, self.lease_generation, self.lease_expires_at)
+
+    def with_lease(self, lease: LeaseRecord) -> SessionRow:
+        return replace(
+            self, lease_owner=lease.owner, lease_generation=lease.generation, lease_expires_at=lease.expires_at
+        )
+
+    def document_revision(self, kind: DocumentKind) -> int:
+        match kind:
+            case "config":
+                return self.config_revision
+            case "catalog":
+                return self.catalog_revision
+            case "metadata":
+                return self.metadata_revision
+
+    def session(self) -> Session:
+        if self.name is None:
+            raise CorruptRecord(f"session {self.uid}", "a living session without a name")
+        return Session(
+            uid=self.uid,
+            name=self.name,
+            agent=self.agent,
+            head=self.head,
+            created_at=self.created_at,
+            ready_at=self.ready_at,
+            seq=self.seq,
+            config_revision=self.config_revision,
+            catalog_revision=self.catalog_revision,
+            metadata_revision=self.metadata_revision,
+            forked_from=self.forked_from,
+        )
+
+
+CHANGING = tuple(
+    name for name in SessionRow.__slots__ if name not in ("id", "uid", "agent", "version", "created_at", "forked_from")
+)
+
+
+def session_values(row: SessionRow) -> dict[str, Any]:
+    """The columns of a session that ever change.
+
+    All are written each time, so that one statement serves every write.
+    """
+    return {name: getattr(row, name) for name in CHANGING}
+
+
+def read_session(row: RowMapping) -> SessionRow:
+    check_version(row["version"], what=f"session {row['uid']}", supported=SESSION_VERSION)
+    return SessionRow(**dict(row))
+
+
+def new_session_values(*, uid: SessionUid, name: SessionName, agent: str, now: datetime, **more: Any) -> dict[str, Any]:
+    """The row of a session that begins; ``more`` overrides what a fork brings along."""
+    return {
+        "uid": uid,
+        "state": "live",
+        "name": name,
+        "agent": agent,
+        "version": SESSION_VERSION,
+        "created_at": now,
+        "forked_from": None,
+        "revision": 0,
+        "leaf": None,
+        "depth": -1,
+        "frame": -1,
+        "branch": 0,
+        "state_set": 0,
+        "seq": 0,
+        "lease_generation": 0,
+        "config_revision": 0,
+        "catalog_revision": 0,
+        "metadata_revision": 0,
+        **more,
+    }
+
+
+def write_json(value: Any, *, what: str) -> str:
+    """JSON of somebody else's making, wrapped so that it carries a record version."""
+    return record(RECORD_VERSION, {"json": value}, what=what)
+
+
+def read_json(text: str, *, what: str) -> Any:
+    fields = read_record(text, what=what, supported=RECORD_VERSION)
+    if "json" not in fields:
+        raise CorruptRecord(what, "the value is missing")
+    return fields["json"]
+
+
+def item_values(session: int, item: InboxItem) -> dict[str, Any]:
+    return {
+        "session": session,
+        "seq": item.seq,
+        "id": item.id,
+        "kind": item.body.kind,
+        "key": item.key,
+        "content_hash": item.content_hash,
+        "body": encode_body(item.body),
+        "boundary": item.boundary,
+        "merge_key": item.merge_key,
+        "options": write_json(item.options, what="options"),
+        "available_at": item.available_at,
+        "admitted_at": item.admitted_at,
+        **changing_item_values(item),
+    }
+
+
+def changing_item_values(item: InboxItem) -> dict[str, Any]:
+    return {
+        "state": item.state,
+        "aim": item.when,
+        "target": item.target,
+        "turn": item.turn,
+        "settled_at": item.settled_at,
+    }
+
+
+def read_item(row: RowMapping, uid: SessionUid) -> InboxItem:
+    what = f"item {row['id']}"
+    return InboxItem(
+        id=ItemId(row["id"]),
+        session=uid,
+        seq=row["seq"],
+        body=decode_body(row["body"], what=what),
+        content_hash=row["content_hash"],
+        admitted_at=row["admitted_at"],
+        key=row["key"],
+        when=row["aim"],
+        boundary=row["boundary"],
+        merge_key=row["merge_key"],
+        options=read_json(row["options"], what=what),
+        available_at=row["available_at"],
+        state=row["state"],
+        target=row["target"],
+        turn=row["turn"],
+        settled_at=row["settled_at"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """A turn and the cancel request that stands against it."""
+
+    turn: Turn
+    cancel: CancelRequest | None
+
+
+def turn_values(session: int, turn: Turn) -> dict[str, Any]:
+    return {
+        "session": session,
+        "id": turn.id,
+        "agent": turn.agent,
+        "base_revision": turn.base_revision,
+        "config_revision": turn.config_revision,
+        "catalog_revision": turn.catalog_revision,
+        "options": write_json(turn.options, what="options"),
+        "opened_at": turn.opened_at,
+        **changing_turn_values(turn),
+    }
+
+
+def changing_turn_values(turn: Turn) -> dict[str, Any]:
+    return {
+        "state": turn.state,
+        "attempts": turn.attempts,
+        "generation": turn.generation,
+        "items": bytes.fromhex("".join(turn.items)),
+        "parked_until": turn.parked_until,
+        "outcome": turn.outcome,
+        "summary": write_json(turn.summary, what="turn summary"),
+        "settled_at": turn.settled_at,
+    }
+
+
+def read_turn(row: RowMapping, uid: SessionUid) -> TurnRow:
+    what = f"turn {row['id']}"
+    packed = bytes(row["items"])
+    turn = Turn(
+        id=TurnId(row["id"]),
+        session=uid,
+        agent=row["agent"],
+        state=row["state"],
+        attempts=row["attempts"],
+        generation=row["generation"],
+        base_revision=row["base_revision"],
+        config_revision=row["config_revision"],
+        catalog_revision=row["catalog_revision"],
+        opened_at=row["opened_at"],
+        options=read_json(row["options"], what=what),
+        items=tuple(ItemId(packed[at : at + 16].hex()) for at in range(0, len(packed), 16)),
+        parked_until=row["parked_until"],
+        outcome=row["outcome"],
+        summary=read_json(row["summary"], what=what),
+        settled_at=row["settled_at"],
+    )
+    if row["cancel_request"] is None:
+        return TurnRow(turn, None)
+    request = CancelRequest(
+        RequestId(row["cancel_request"]), uid, turn.id, row["cancel_reason"], row["cancel_requested_at"]
+    )
+    return TurnRow(turn, request)
+
+
+def entry_values(session: int, turn: TurnId, entry: JournalEntry) -> dict[str, Any]:
+    return {
+        "session": session,
+        "turn": turn,
+        "key": entry.key,
+        "identity": record(RECORD_VERSION, entry.identity.encode(), what="identity"),
+        "started_at": entry.started_at,
+        "wait": entry.wait,
+        **changing_entry_values(entry),
+    }
+
+
+def changing_entry_values(entry: JournalEntry) -> dict[str, Any]:
+    return {
+        "state": entry.state,
+        "seq": entry.seq,
+        "finished_at": entry.finished_at,
+        "outcome": None if entry.state == "started" else write_json(entry.outcome, what="outcome"),
+        "composition": entry.composition,
+    }
+
+
+def read_entry(row: RowMapping) -> JournalEntry:
+    what = f"journal entry {row['key']!r}"
+    fields: dict[str, Any] = dict(read_record(row["identity"], what=what, supported=RECORD_VERSION))
+    try:
+        identity = Identity(**fields)
+    except TypeError as error:
+        raise CorruptRecord(what, f"not an identity ({error})") from None
+    return JournalEntry(
+        key=ReplayKey(row["key"]),
+        identity=identity,
+        state=row["state"],
+        seq=row["seq"],
+        started_at=row["started_at"],
+        outcome=None if row["outcome"] is None else read_json(row["outcome"], what=what),
+        finished_at=row["finished_at"],
+        composition=row["composition"],
+        wait=row["wait"],
+    )
+
+
+def wait_values(session: int, wait: Wait) -> dict[str, Any]:
+    return {
+        "id": wait.id,
+        "session": session,
+        "name": wait.name,
+        "turn": wait.turn,
+        "created_at": wait.created_at,
+        "expires_at": wait.expires_at,
+        **changing_wait_values(wait),
+    }
+
+
+def changing_wait_values(wait: Wait) -> dict[str, Any]:
+    answered = wait.state == "answered"
+    return {
+        "state": wait.state,
+        "answer": write_json(wait.answer, what="answer") if answered else None,
+        "settled_at": wait.settled_at,
+    }
+
+
+def read_wait(row: RowMapping, uid: SessionUid) -> Wait:
+    return Wait(
+        id=WaitId(row["id"]),
+        session=uid,
+        name=row["name"],
+        turn=row["turn"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        state=row["state"],
+        answer=None if row["answer"] is None else read_json(row["answer"], what=f"wait {row['id']}"),
+        settled_at=row["settled_at"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRow:
+    """A receipt, and where the commit's nodes are kept. ``nodes`` is 0 for a commit that appended none."""
+
+    receipt: CommitReceipt
+    branch: int
+    first_depth: int
+    nodes: int
+    state_set: int
+
+
+def commit_values(session: int, commit: CommitRow) -> dict[str, Any]:
+    receipt = commit.receipt
+    return {
+        "session": session,
+        "operation": receipt.operation,
+        "revision": receipt.revision,
+        "content_hash": receipt.content_hash,
+        "committed_at": receipt.committed_at,
+        "seq": receipt.seq,
+        "branch": commit.branch,
+        "first_depth": commit.first_depth,
+        "nodes": commit.nodes,
+        "leaf": receipt.leaf if commit.nodes == 0 else None,
+        "state_set": commit.state_set,
+    }
+
+
+def read_commit(row: RowMapping, uid: SessionUid) -> CommitRow:
+    operation = OperationId(row["operation"])
+    leaf = node_id(uid, operation, row["nodes"] - 1) if row["nodes"] else row["leaf"]
+    receipt = CommitReceipt(uid, operation, row["revision"], leaf, row["content_hash"], row["committed_at"], row["seq"])
+    return CommitRow(receipt, row["branch"], row["first_depth"], row["nodes"], row["state_set"])
+
+
+def read_debt(row: RowMapping, uid: SessionUid) -> Debt:
+    what = f"outbox item {row['ordinal']} of operation {row['operation']}"
+    return Debt(uid, OperationId(row["operation"]), row["ordinal"], decode_owed(row["body"], what=what))

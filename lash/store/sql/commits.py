@@ -1,0 +1,278 @@
+"""Settling operations: the one transaction that keeps all of a plan, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime
+from typing import assert_never
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from lash import lease as leases
+from lash import waits as wait_rules
+from lash.commit.fence import check_fence
+from lash.commit.outbox import Debt
+from lash.commit.parts import Changed, StateParts, resolve
+from lash.commit.plan import CommitPlan, CommitReceipt, content_hash
+from lash.commit.usage import Tokens, UsageTotal
+from lash.errors import BlobMissing, InvariantBroken
+from lash.graph.delta import Append, MoveHead, Unchanged, check_append
+from lash.graph.nodes import Node
+from lash.graph.session import Head
+from lash.ids import BlobHash, OperationId, SessionUid
+from lash.inbox import taking
+from lash.inbox.items import InboxItem, blobs_of_item
+from lash.store import schema
+from lash.store.checks import check_commit, debts_of
+from lash.store.rows import (
+    CommitRow,
+    SessionRow,
+    changing_wait_values,
+    commit_values,
+    read_commit,
+    read_item,
+    read_turn,
+    read_wait,
+)
+from lash.store.sql.blobs import STORED, hold
+from lash.store.sql.graph import boundary, copy_parts, grows_from
+from lash.store.sql.inbox import update_items
+from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED
+from lash.store.sql.sessions import find_row, keep_session, replace_document
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, answers_to_each
+from lash.store.sql.turns import update_turn
+from lash.turn import record
+from lash.turn.record import Turn, available_from
+
+_USAGE = (
+    select(
+        schema.usage.c.source,
+        schema.usage.c.model,
+        *(func.sum(schema.usage.c[bucket]).label(bucket) for bucket in Tokens.__slots__),
+    )
+    .where(schema.usage.c.session == bindparam("session"))
+    .group_by(schema.usage.c.source, schema.usage.c.model)
+)
+
+
+def commit(plan: CommitPlan) -> Write[CommitReceipt]:
+    check_commit(plan)
+    debts = debts_of(plan)
+    fingerprint = content_hash(plan)
+    return Write((plan.lease.session,), lambda work: _commit(work, plan, debts, fingerprint))
+
+
+def _commit(work: Work, plan: CommitPlan, debts: list[Debt], fingerprint: str) -> Steps[CommitReceipt]:
+    row = work.session(plan.lease.session)
+    known = yield from answer_to(COMMIT((row.id, plan.operation)))
+    stored = None if known is None else read_commit(known, row.uid).receipt
+    receipt = check_fence(plan, fingerprint, receipt=stored, lease=row.lease, head=row.head)
+    if receipt is not None:
+        return receipt
+    settled = yield from _settle_turn(work, row, plan)
+    growth = yield from _grow(work, row, plan)
+    numbers = yield from _blobs(work, growth.nodes, debts, plan.parts)
+    after = replace(
+        growth.row,
+        seq=row.seq + 1,
+        next_item_at=settled.next_item_at,
+        state_set=_keep_parts(work, growth.row, plan.parts, numbers),
+    )
+    receipt = CommitReceipt(row.uid, plan.operation, after.revision, after.leaf, fingerprint, work.now, after.seq)
+    placed = CommitRow(receipt, after.branch, growth.first_depth, len(growth.nodes), after.state_set)
+    work.changes.insert(schema.commits, commit_values(row.id, placed))
+    _insert_nodes(work, after, growth.nodes, numbers)
+    _insert_usage(work, after, plan)
+    _insert_debts(work, after, debts, numbers)
+    for kind, body in plan.documents.items():
+        after = replace_document(work, after, kind, body)
+    if plan.release:
+        after = after.with_lease(leases.release(after.lease, plan.lease))
+    keep_session(work, row, after, was=settled.turn, turn=None)
+    return receipt
+
+
+# -- the turn and its items --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SettledTurn:
+    """The turn that the commit settles, if any, and when the earliest item that is pending afterwards is available."""
+
+    turn: Turn | None
+    next_item_at: datetime | None
+
+
+def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[SettledTurn]:
+    found = yield from answer_to(UNSETTLED(row.id))
+    if found is None:
+        record.check_settlement(None, plan.settles, None, frozenset())
+        return SettledTurn(None, row.next_item_at)
+    unsettled = read_turn(found, row.uid)
+    turn = unsettled.turn
+    taken_rows, aimed_rows, next_item_at, waits = yield from answers_to(
+        TAKEN((row.id, turn.id)),
+        AIMED((row.id, turn.id)),
+        NEXT_ITEM((row.id, frozenset())),
+        TURN_WAITS((row.id, turn.id)),
+    )
+    taken = [read_item(item, row.uid) for item in taken_rows or ()]
+    record.check_settlement(turn, plan.settles, unsettled.cancel, frozenset(item.id for item in taken))
+    if plan.settles is None:
+        raise InvariantBroken("a commit that settles no turn passed the check that it must")
+    settled = [taking.complete(i, work.now) if i.id in plan.settles.completes else taking.give_back(i) for i in taken]
+    update_items(work, row, settled)
+    update_items(work, row, (taking.defer(read_item(item, row.uid)) for item in aimed_rows or ()))
+    for wait in (read_wait(wait, row.uid) for wait in waits or ()):
+        revoked = wait_rules.revoke(wait, work.now)
+        if revoked.state == "revoked":
+            work.changes.update(schema.waits, {"id": wait.id}, changing_wait_values(revoked))
+    update_turn(work, row, record.settle(turn, plan.settles, work.now))
+    work.changes.delete(schema.journal, session=row.id, turn=turn.id)
+    return SettledTurn(turn, _earliest(next_item_at, settled))
+
+
+def _earliest(next_item_at: datetime | None, settled: Iterable[InboxItem]) -> datetime | None:
+    due = [available_from(item) for item in settled if item.state == "pending"]
+    return min(due if next_item_at is None else [*due, next_item_at], default=None)
+
+
+# -- the graph ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a delta comes to: the session's row with its new head, and the nodes to add."""
+
+    row: SessionRow
+    nodes: tuple[Node, ...] = ()
+    first_depth: int = 0
+
+
+def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
+    revision = row.revision + 1
+    match plan.delta:
+        case Unchanged():
+            return Growth(replace(row, revision=revision))
+        case MoveHead(to=to):
+            begin = yield from boundary(work, row, to)
+            _insert_branch(work, row, revision, grows_from(begin.spot))
+            state_set = begin.state_set
+            if begin.spot.origin != row.id:
+                state_set = revision
+                if plan.parts is None:
+                    yield from copy_parts(work, row.id, state_set, begin.parts)
+            head = Head(revision, to, begin.spot.depth, begin.frame)
+            return Growth(replace(_with_head(row, head), branch=revision, state_set=state_set))
+        case Append(nodes=nodes):
+            new_root = check_append(row.uid, plan.operation, nodes, row.head)
+            if new_root:
+                _insert_branch(work, row, revision, grows_from(None))
+            leaf = nodes[-1]
+            after = _with_head(row, Head(revision, leaf.id, leaf.depth, leaf.frame))
+            after = replace(after, branch=revision) if new_root else after
+            return Growth(after, nodes, first_depth=nodes[0].depth)
+        case _:
+            assert_never(plan.delta)
+
+
+def _with_head(row: SessionRow, head: Head) -> SessionRow:
+    return replace(row, revision=head.revision, leaf=head.leaf, depth=head.depth, frame=head.frame)
+
+
+def _insert_branch(work: Work, row: SessionRow, branch: int, parent: dict[str, int | None]) -> None:
+    work.changes.insert(schema.branches, {"session": row.id, "branch": branch} | parent)
+
+
+def _insert_nodes(work: Work, row: SessionRow, nodes: tuple[Node, ...], numbers: dict[BlobHash, int]) -> None:
+    for node in nodes:
+        values = {
+            "session": row.id,
+            "branch": row.branch,
+            "depth": node.depth,
+            "frame": node.frame,
+            "revision": row.revision,
+            "kind": node.kind,
+            "body": node.body,
+            "at": node.at,
+            "seq": node.seq or row.seq,
+        }
+        work.changes.insert(schema.nodes, values)
+        hold(work, row.id, ("node", row.branch, node.depth), node.blobs, numbers)
+
+
+# -- parts, blobs, usage, debts ----------------------------------------------------------------------------------------
+
+
+def _blobs(
+    work: Work, nodes: tuple[Node, ...], debts: list[Debt], parts: StateParts | None
+) -> Steps[dict[BlobHash, int]]:
+    """The rows of every blob that the commit refers to; bodies of changed parts are stored on the way."""
+    changed = [part for part in (parts or {}).values() if isinstance(part, Changed)]
+    kept = {part.hash for part in (parts or {}).values() if not isinstance(part, Changed)}
+    wanted = frozenset().union(*(node.blobs for node in nodes), *(blobs_of_item(debt.item()) for debt in debts))
+    known = yield from answers_to_each([BLOB(found) for found in sorted(wanted | kept)])
+    bodies = {part.hash for part in changed}
+    if parts is not None:
+        resolve(parts, known.keys() | bodies)
+    for blob in sorted(wanted - bodies):
+        if blob not in known:
+            raise BlobMissing(blob)
+    stored = yield from answers_to_each([STORED((part.hash, part.body, work.now)) for part in changed])
+    return known | {key[0]: number for key, number in stored.items()}
+
+
+def _keep_parts(work: Work, row: SessionRow, parts: StateParts | None, numbers: dict[BlobHash, int]) -> int:
+    """The number of the state set that holds after the commit: a new one when the plan names its parts."""
+    if parts is None:
+        return row.state_set
+    for name, part in sorted(parts.items()):
+        values = {"session": row.id, "state_set": row.revision, "name": name, "blob": numbers[part.hash]}
+        work.changes.insert(schema.state_parts, values)
+    return row.revision
+
+
+def _insert_usage(work: Work, row: SessionRow, plan: CommitPlan) -> None:
+    for ordinal, delta in enumerate(plan.usage):
+        place = {"session": row.id, "revision": row.revision, "ordinal": ordinal}
+        counts = dict(zip(Tokens.__slots__, astuple(delta.tokens), strict=True))
+        work.changes.insert(schema.usage, place | {"source": delta.source, "model": delta.model} | counts)
+
+
+def _insert_debts(work: Work, row: SessionRow, debts: list[Debt], numbers: dict[BlobHash, int]) -> None:
+    for debt in debts:
+        values = {
+            "session": row.id,
+            "operation": debt.operation,
+            "ordinal": debt.ordinal,
+            "revision": row.revision,
+            "body": debt.owed.encode(),
+            "state": "owed",
+            "owed_at": work.now,
+            "settled_at": None,
+        }
+        work.changes.insert(schema.outbox, values)
+        hold(work, row.id, ("debt", row.revision, debt.ordinal), blobs_of_item(debt.item()), numbers)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def receipt(connection: Connection, uid: SessionUid, operation: OperationId) -> CommitReceipt | None:
+    row = find_row(connection, uid)
+    found = COMMIT.load(connection, [(row.id, operation)]).get((row.id, operation))
+    return None if found is None else read_commit(found, uid).receipt
+
+
+def parts(connection: Connection, row: SessionRow) -> dict[str, BlobHash]:
+    return PARTS.load(connection, [(row.id, row.state_set)])[row.id, row.state_set]
+
+
+def usage(connection: Connection, uid: SessionUid) -> tuple[UsageTotal, ...]:
+    row = find_row(connection, uid)
+    totals = [
+        UsageTotal(total.source, total.model, Tokens(*(int(total._mapping[bucket]) for bucket in Tokens.__slots__)))
+        for total in connection.execute(_USAGE, {"session": row.id})
+    ]
+    return tuple(sorted(totals, key=lambda total: (total.source, total.model)))

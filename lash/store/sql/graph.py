@@ -1,0 +1,267 @@
+"""The graph by ranges: finding a path, reading it, moving the head, forking.
+
+A path is a list of segments (see ``lash.graph.graph``); each is read by one range of the nodes' key. A missing row, a
+node that no commit wrote, a leaf that is not where the head says: each is CorruptGraph, never healed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, RowMapping, bindparam, select
+
+from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound, SessionDeleted
+from lash.graph.delta import BOUNDARY_LAW
+from lash.graph.graph import Branch, Place, Segment, on_path, segments
+from lash.graph.nodes import Node
+from lash.graph.session import NewFork, Session
+from lash.ids import BlobHash, NodeId, OperationId, SessionUid, node_id, split_node_id
+from lash.limits import check_id, check_name
+from lash.store import schema
+from lash.store.rows import SessionRow, new_session_values, read_json, write_json
+from lash.store.sql.blobs import numbers_of
+from lash.store.sql.questions import BRANCH, BY_UID, COMMIT, DOCUMENT, NODE, PARTS
+from lash.store.sql.sessions import NO_PARENT, begin_documents, find_row, insert_session
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to
+
+_SEGMENT = (
+    select(
+        schema.nodes,
+        schema.commits.c.operation,
+        schema.commits.c.first_depth,
+        schema.commits.c.nodes.label("count"),
+        schema.sessions.c.uid,
+    )
+    .join_from(schema.nodes, schema.sessions, schema.sessions.c.id == schema.nodes.c.session)
+    .outerjoin(
+        schema.commits,
+        (schema.commits.c.session == schema.nodes.c.session) & (schema.commits.c.revision == schema.nodes.c.revision),
+    )
+    .where(
+        schema.nodes.c.session == bindparam("session"),
+        schema.nodes.c.branch == bindparam("branch"),
+        schema.nodes.c.depth.between(bindparam("first"), bindparam("last")),
+    )
+    .order_by(schema.nodes.c.depth)
+)
+
+
+def parent_of(branch: RowMapping | None, spot: Place) -> Place | None:
+    """The node that the branch of ``spot`` grew from; None when it begins at a root."""
+    if branch is None:
+        raise CorruptGraph(f"branch {branch_name(spot)} is on a path and is not stored")
+    if branch["parent_session"] is None:
+        return None
+    return Place(branch["parent_session"], branch["parent_branch"], branch["parent_depth"])
+
+
+def branch_name(spot: Place) -> str:
+    return f"{spot.branch} of session number {spot.origin}"
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def path_to(connection: Connection, leaf: Place, *, down_to: int = 0) -> list[Segment]:
+    """The path that ends at ``leaf``, down to a depth, root first. One statement per branch that it crosses."""
+
+    def branch_at(place: Place) -> Branch:
+        key = (place.origin, place.branch)
+        return Branch(*key, parent_of(BRANCH.load(connection, [key]).get(key), place))
+
+    return segments(leaf, branch_at, down_to=down_to)
+
+
+def read_path(connection: Connection, row: SessionRow, *, first: int, last: int | None = None) -> list[Node]:
+    """The active path from one depth to another, or to the leaf."""
+    first = max(first, 0)
+    whole = last is None or last >= row.depth
+    end = row.depth if last is None else min(last, row.depth)
+    if end < first:
+        return []
+    leaf = Place(row.id, row.branch, row.depth)
+    # One node more than asked for: the first one's parent.
+    path = [r for r in path_to(connection, leaf, down_to=max(first - 1, 0)) if r.first <= end]
+    nodes: list[Node] = []
+    for part in path:
+        nodes += _read_range(connection, replace(part, last=min(part.last, end)), nodes[-1].id if nodes else None)
+    if whole and nodes[-1].id != row.leaf:
+        raise CorruptGraph(f"the head of session {row.uid} says {row.leaf}; its path ends with {nodes[-1].id}")
+    return nodes if first == 0 else nodes[1:]
+
+
+def _read_range(connection: Connection, wanted: Segment, parent: NodeId | None) -> list[Node]:
+    place = {"session": wanted.origin, "branch": wanted.branch, "first": wanted.first, "last": wanted.last}
+    found: list[Node] = []
+    depth = wanted.first
+    for row in connection.execute(_SEGMENT, place).mappings():
+        if row["depth"] != depth:
+            break
+        found.append(_node(row, parent))
+        parent, depth = found[-1].id, depth + 1
+    if depth <= wanted.last:
+        spot = Place(wanted.origin, wanted.branch, depth)
+        raise CorruptGraph(f"the node at depth {depth} on branch {branch_name(spot)} is missing")
+    return found
+
+
+def _node(row: RowMapping, parent: NodeId | None) -> Node:
+    spot = Place(row["session"], row["branch"], row["depth"])
+    ordinal = -1 if row["first_depth"] is None else row["depth"] - row["first_depth"]
+    if not 0 <= ordinal < (row["count"] or 0):
+        raise CorruptGraph(f"no commit wrote the node at depth {spot.depth} on branch {branch_name(spot)}")
+    if not 0 <= row["frame"] <= row["depth"]:
+        raise CorruptGraph(f"the node at depth {spot.depth} on branch {branch_name(spot)} says frame {row['frame']}")
+    return Node(
+        id=node_id(SessionUid(row["uid"]), OperationId(row["operation"]), ordinal),
+        parent=parent,
+        depth=row["depth"],
+        frame=row["frame"],
+        kind=row["kind"],
+        body=row["body"],
+        at=row["at"],
+        seq=row["seq"],
+    )
+
+
+def read_node(connection: Connection, uid: SessionUid, wanted: NodeId) -> Node:
+    row = find_row(connection, uid)
+    spot = find_spot(connection, row, wanted)
+    path = path_to(connection, spot, down_to=max(spot.depth - 1, 0))
+    nodes: list[Node] = []
+    for part in path:
+        nodes += _read_range(connection, part, nodes[-1].id if nodes else None)
+    return nodes[-1]
+
+
+def find_spot(connection: Connection, row: SessionRow, wanted: NodeId) -> Place:
+    """Where a node of this session is kept, or one that it inherited."""
+    place = split_node_id(wanted)
+    origin = None if place is None else BY_UID.load(connection, [place[0]]).get(place[0])
+    if place is None or origin is None:
+        raise NodeNotFound(wanted)
+    key = (origin.id, place[1])
+    commit = COMMIT.load(connection, [key]).get(key)
+    if commit is None or place[2] >= commit["nodes"]:
+        raise NodeNotFound(wanted)
+    spot = Place(origin.id, commit["branch"], commit["first_depth"] + place[2])
+    if origin.id != row.id and not _inherited(connection, row, spot):
+        raise NodeNotFound(wanted)
+    return spot
+
+
+def _inherited(connection: Connection, row: SessionRow, spot: Place) -> bool:
+    begin = parent_of(BRANCH.load(connection, [(row.id, 0)]).get((row.id, 0)), Place(row.id, 0, 0))
+    return begin is not None and on_path(path_to(connection, begin, down_to=0), spot)
+
+
+def on_active_path(connection: Connection, uid: SessionUid, wanted: NodeId) -> bool:
+    row = find_row(connection, uid)
+    try:
+        spot = find_spot(connection, row, wanted)
+    except NodeNotFound:
+        return False
+    leaf = Place(row.id, row.branch, row.depth)
+    return on_path(path_to(connection, leaf, down_to=spot.depth), spot)
+
+
+# -- boundaries, for moving the head and for forking -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryNode:
+    """The last node of a commit, and the state parts that the commit left behind."""
+
+    spot: Place
+    frame: int
+    parts: dict[str, BlobHash]
+    state_set: int
+
+
+def boundary(work: Work, row: SessionRow, wanted: NodeId) -> Steps[BoundaryNode]:
+    """A commit boundary that the session can reach, else NodeNotFound or InvalidDelta."""
+    place = split_node_id(wanted)
+    if place is None:
+        raise NodeNotFound(wanted)
+    origin = row if place[0] == row.uid else (yield from answer_to(BY_UID(place[0])))
+    if origin is None:
+        raise NodeNotFound(wanted)
+    commit = yield from answer_to(COMMIT((origin.id, place[1])))
+    if commit is None or place[2] >= commit["nodes"]:
+        raise NodeNotFound(wanted)
+    spot = Place(origin.id, commit["branch"], commit["first_depth"] + place[2])
+    if origin.id != row.id:
+        inherited = yield from _is_inherited(row, spot)
+        if not inherited:
+            raise NodeNotFound(wanted)
+    if place[2] != commit["nodes"] - 1:
+        raise InvalidDelta(BOUNDARY_LAW, f"{wanted} is not the last node of a commit")
+    node, parts = yield from answers_to(
+        NODE((spot.origin, spot.branch, spot.depth)), PARTS((spot.origin, commit["state_set"]))
+    )
+    if node is None:
+        raise NodeNotFound(wanted)
+    return BoundaryNode(spot, node["frame"], parts or {}, commit["state_set"])
+
+
+def _is_inherited(row: SessionRow, spot: Place) -> Steps[bool]:
+    """Whether a foreign node is at or above the point that the session was forked from."""
+    here: Place | None = Place(row.id, 0, -1)
+    while here is not None:
+        branch = yield from answer_to(BRANCH((here.origin, here.branch)))
+        here = parent_of(branch, here)
+        if here is not None and (here.origin, here.branch) == (spot.origin, spot.branch):
+            return spot.depth <= here.depth
+    return False
+
+
+def copy_parts(work: Work, session: int, state_set: int, parts: dict[str, BlobHash]) -> Steps[None]:
+    """Keep a set of state parts that are stored already."""
+    numbers = yield from numbers_of(set(parts.values()))
+    for name, found in sorted(parts.items()):
+        row = {"session": session, "state_set": state_set, "name": name, "blob": numbers[found]}
+        work.changes.insert(schema.state_parts, row)
+
+
+def fork(new: NewFork) -> Write[Session]:
+    check_id("a session uid", new.uid)
+    check_name(new.name)
+    write_json(new.metadata, what="metadata")
+    place = split_node_id(new.at)
+    if place is None:
+        raise NodeNotFound(new.at)
+    # The origin of the node is locked too, so that no vacuum takes the node away meanwhile.
+    touched = tuple(dict.fromkeys((new.uid, new.parent, place[0])))
+    return Write(touched, lambda work: _fork(work, new))
+
+
+def _fork(work: Work, new: NewFork) -> Steps[Session]:
+    known = work.rows.get(new.uid)
+    if known is not None:
+        if known.state == "deleted":
+            raise SessionDeleted(new.uid)
+        if (known.name, known.forked_from) != (new.name, new.at):
+            raise IdReused("session", new.uid)
+        return known.session()
+    parent = work.session(new.parent)
+    begin = yield from boundary(work, parent, new.at)
+    config = yield from answer_to(DOCUMENT((parent.id, "config", parent.config_revision)))
+    if config is None:
+        raise CorruptGraph(f"session {parent.uid} has no config of its current revision {parent.config_revision}")
+    head = {"forked_from": new.at, "leaf": new.at, "depth": begin.spot.depth, "frame": begin.frame}
+    values = new_session_values(uid=new.uid, name=new.name, agent=parent.agent, now=work.now, **head)
+    number = yield from insert_session(new.name, values)
+    body = read_json(config["body"], what=f"config of session {parent.uid}")
+    begin_documents(work, number, config=body, metadata=new.metadata)
+    work.changes.insert(schema.branches, {"session": number, "branch": 0} | grows_from(begin.spot))
+    yield from copy_parts(work, number, 0, begin.parts)
+    row = yield from answer_to(BY_UID(new.uid))
+    if row is None:
+        raise CorruptGraph(f"session {new.uid} vanished while it was created")
+    return row.session()
+
+
+def grows_from(spot: Place | None) -> dict[str, int | None]:
+    if spot is None:
+        return dict(NO_PARENT)
+    return {"parent_session": spot.origin, "parent_branch": spot.branch, "parent_depth": spot.depth}

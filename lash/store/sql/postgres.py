@@ -1,0 +1,115 @@
+"""Postgres: one connection kept for writes, a pool for reads, and the database's own clock."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from lash.clock import from_micros
+from lash.errors import LashError, MissingExtra, WriteUnknown
+from lash.store.sql.faults import translated
+from lash.store.sql.questions import LOCKED
+from lash.store.sql.steps import Settled, Write, settle
+from lash.store.writer import Unsettled
+
+R = TypeVar("R")
+_NOW = text("SELECT lash_now()")
+LOCK_TIMEOUT = "10s"
+
+
+class PostgresDatabase:
+    def __init__(self, url: URL) -> None:
+        self.where = f"the database {shown(url)}"
+        self._engine = connecting_engine(url)
+        self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._turn = asyncio.Lock()
+        self._writer: AsyncConnection | None = None
+
+    async def settle(self, writes: Sequence[Write[Any]]) -> list[Settled[Any]]:
+        return await self.transact(lambda connection: settle(connection, writes, lock=LOCKED, clock=self.now))
+
+    async def transact(self, change: Callable[[Connection], R]) -> R:
+        async with self._turn:
+            connection = await self._connected()
+            try:
+                with translated(self.where):
+                    result = await connection.run_sync(change)
+                await self._commit(connection)
+            except BaseException as error:
+                await self._undo(connection, error)
+                raise
+            return result
+
+    async def _connected(self) -> AsyncConnection:
+        if self._writer is None:
+            with translated(self.where):
+                self._writer = await self._engine.connect()
+        return self._writer
+
+    async def _commit(self, connection: AsyncConnection) -> None:
+        try:
+            with translated(self.where):
+                await connection.commit()
+        except (LashError, Unsettled) as error:
+            if connection.invalidated:
+                raise WriteUnknown(f"the connection to {self.where} broke during a commit; repeat the call") from error
+            raise
+
+    async def _undo(self, connection: AsyncConnection, error: BaseException) -> None:
+        """Make ready for the next write: roll back, or, when even that fails, connect anew."""
+        try:
+            await connection.rollback()
+            healthy = not connection.invalidated
+        except Exception as failure:
+            error.add_note(f"the rollback failed too: {failure}")
+            healthy = False
+        if not healthy:
+            self._writer = None
+            await connection.invalidate()
+            await connection.close()
+
+    async def read(self, look: Callable[[Connection], R]) -> R:
+        with translated(self.where):
+            async with self._readers.connect() as connection:
+                return await connection.run_sync(look)
+
+    def now(self, connection: Connection) -> datetime:
+        return from_micros(connection.execute(_NOW).scalar_one())
+
+    async def aclose(self) -> None:
+        async with self._turn:
+            if self._writer is not None:
+                await self._writer.close()
+                self._writer = None
+        await self._engine.dispose()
+
+
+def connecting_engine(url: URL) -> AsyncEngine:
+    """An engine for a URL as users write it.
+
+    Settings whose name has a dot are handed to the server: that is how a test names the row that moves its clock
+    (``?lash.clock=NAME``).
+    """
+    if importlib.util.find_spec("asyncpg") is None:
+        raise MissingExtra("Postgres", "postgres")
+    query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    settings = {"application_name": "lash", "lock_timeout": LOCK_TIMEOUT}
+    settings |= {name: query.pop(name) for name in list(query) if "." in name or name == "application_name"}
+    if "sslmode" in query:  # libpq's word for what asyncpg calls ssl
+        query["ssl"] = query.pop("sslmode")
+    return create_async_engine(
+        url.set(drivername="postgresql+asyncpg", query=query),
+        pool_pre_ping=True,
+        connect_args={"server_settings": settings},
+    )
+
+
+def shown(url: URL) -> str:
+    return url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)

@@ -1,0 +1,171 @@
+"""Everything that a write can ask of the database. One statement each, built once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Select, bindparam, func, or_, select, tuple_
+
+from lash.ids import BlobHash, SessionName, SessionUid, TurnId
+from lash.inbox.taking import MAX_TAKEN
+from lash.store import schema
+from lash.store.rows import SessionRow, read_session
+from lash.store.sql.steps import Locking, Question, each, rows_by
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+_SESSIONS = select(schema.sessions)
+_BY_UID = _SESSIONS.where(schema.sessions.c.uid.in_(bindparam("uids", expanding=True)))
+_LOCKED = _BY_UID.order_by(schema.sessions.c.id).with_for_update()
+_BY_NAME = _SESSIONS.where(
+    schema.sessions.c.name.in_(bindparam("names", expanding=True)), schema.sessions.c.state == "live"
+)
+
+
+def _by_uid(statement: Select[Any], connection: Connection, uids: Sequence[SessionUid]) -> dict[SessionUid, SessionRow]:
+    rows = [read_session(row) for row in connection.execute(statement, {"uids": uids}).mappings()]
+    return {row.uid: row for row in rows}
+
+
+def _by_name(connection: Connection, names: Sequence[SessionName]) -> dict[SessionName, SessionRow]:
+    rows = [read_session(row) for row in connection.execute(_BY_NAME, {"names": names}).mappings()]
+    return {row.name: row for row in rows if row.name is not None}
+
+
+LOCKED = Locking(lambda connection, uids: _by_uid(_LOCKED, connection, uids))
+BY_UID: Question[SessionUid, SessionRow] = Question(lambda connection, uids: _by_uid(_BY_UID, connection, uids))
+BY_NAME = Question(_by_name)
+DOCUMENT = rows_by(schema.documents.c.session, schema.documents.c.kind, schema.documents.c.revision)
+
+# -- items -------------------------------------------------------------------------------------------------------------
+
+_inbox = schema.inbox.c
+_READY_ITEMS = (
+    select(schema.inbox)
+    .where(
+        _inbox.session == bindparam("session"),
+        _inbox.state == "pending",
+        _inbox.target.is_(None),
+        or_(_inbox.available_at.is_(None), _inbox.available_at <= bindparam("now", type_=schema.Micros)),
+    )
+    .order_by(_inbox.seq)
+    .limit(MAX_TAKEN)
+)
+_AIMED = (
+    select(schema.inbox)
+    .where(_inbox.session == bindparam("session"), _inbox.state == "pending", _inbox.target == bindparam("turn"))
+    .order_by(_inbox.seq)
+)
+_TAKEN = (
+    select(schema.inbox)
+    .where(_inbox.session == bindparam("session"), _inbox.state == "taken", _inbox.turn == bindparam("turn"))
+    .order_by(_inbox.seq)
+)
+_BEHIND = (
+    select(schema.inbox)
+    .where(_inbox.session == bindparam("session"), _inbox.state == "pending", _inbox.seq > bindparam("seq"))
+    .order_by(_inbox.seq)
+)
+# All that wait, whatever they aim at: what aims at a turn that is being settled becomes input for the next one.
+_NEXT_ITEM = select(func.min(func.coalesce(_inbox.available_at, _inbox.admitted_at), type_=schema.Micros)).where(
+    _inbox.session == bindparam("session"),
+    _inbox.state == "pending",
+    _inbox.seq.not_in(bindparam("without", expanding=True)),
+)
+
+
+def _ready_items(connection: Connection, key: tuple[int, datetime]) -> Sequence[RowMapping]:
+    return connection.execute(_READY_ITEMS, {"session": key[0], "now": key[1]}).mappings().all()
+
+
+def _aimed(connection: Connection, key: tuple[int, TurnId]) -> Sequence[RowMapping]:
+    return connection.execute(_AIMED, {"session": key[0], "turn": key[1]}).mappings().all()
+
+
+def _taken(connection: Connection, key: tuple[int, TurnId]) -> Sequence[RowMapping]:
+    return connection.execute(_TAKEN, {"session": key[0], "turn": key[1]}).mappings().all()
+
+
+def _behind(connection: Connection, key: tuple[int, int]) -> Sequence[RowMapping]:
+    return connection.execute(_BEHIND, {"session": key[0], "seq": key[1]}).mappings().all()
+
+
+def _next_item(connection: Connection, key: tuple[int, frozenset[int]]) -> datetime | None:
+    due: datetime | None = connection.execute(_NEXT_ITEM, {"session": key[0], "without": list(key[1])}).scalar_one()
+    return due
+
+
+ITEM = rows_by(_inbox.session, _inbox.id)
+ITEM_BY_KEY = rows_by(_inbox.session, _inbox.key)
+READY_ITEMS = each(_ready_items)
+"""The first items that a new turn could take. Ready ones only, so that no number of others can hide them."""
+AIMED = each(_aimed)
+TAKEN = each(_taken)
+BEHIND = each(_behind)
+NEXT_ITEM = each(_next_item)
+"""When the earliest pending item is available, some left out."""
+
+# -- turns, journal, waits ---------------------------------------------------------------------------------------------
+
+_UNSETTLED = select(schema.turns).where(
+    schema.turns.c.session.in_(bindparam("sessions", expanding=True)), schema.turns.c.state != "settled"
+)
+_TURN_WAITS = select(schema.waits).where(
+    schema.waits.c.session == bindparam("session"),
+    schema.waits.c.turn == bindparam("turn"),
+    schema.waits.c.state == "pending",
+)
+
+
+def _unsettled(connection: Connection, sessions: Sequence[int]) -> dict[int, RowMapping]:
+    return {row["session"]: row for row in connection.execute(_UNSETTLED, {"sessions": sessions}).mappings()}
+
+
+def _turn_waits(connection: Connection, key: tuple[int, TurnId]) -> Sequence[RowMapping]:
+    return connection.execute(_TURN_WAITS, {"session": key[0], "turn": key[1]}).mappings().all()
+
+
+UNSETTLED = Question(_unsettled)
+TURN = rows_by(schema.turns.c.session, schema.turns.c.id)
+ENTRY = rows_by(schema.journal.c.session, schema.journal.c.turn, schema.journal.c.key)
+WAIT = rows_by(schema.waits.c.id)
+TURN_WAITS = each(_turn_waits)
+
+# -- graph, commits, blobs ---------------------------------------------------------------------------------------------
+
+_NUMBERS = select(schema.blobs.c.hash, schema.blobs.c.id).where(
+    schema.blobs.c.hash.in_(bindparam("hashes", expanding=True))
+)
+_PARTS = (
+    select(
+        schema.state_parts.c.session,
+        schema.state_parts.c.state_set,
+        schema.state_parts.c.name,
+        schema.state_parts.c.blob,
+        schema.blobs.c.hash,
+    )
+    .join_from(schema.state_parts, schema.blobs, schema.blobs.c.id == schema.state_parts.c.blob)
+    .where(tuple_(schema.state_parts.c.session, schema.state_parts.c.state_set).in_(bindparam("keys", expanding=True)))
+)
+
+
+def _numbers(connection: Connection, hashes: Sequence[BlobHash]) -> dict[BlobHash, int]:
+    return {BlobHash(found): number for found, number in connection.execute(_NUMBERS, {"hashes": hashes})}
+
+
+def _parts(connection: Connection, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], dict[str, BlobHash]]:
+    found: dict[tuple[int, int], dict[str, BlobHash]] = defaultdict(dict)
+    for row in connection.execute(_PARTS, {"keys": keys}):
+        found[row.session, row.state_set][row.name] = BlobHash(row.hash)
+    return {key: found.get(key, {}) for key in keys}
+
+
+COMMIT = rows_by(schema.commits.c.session, schema.commits.c.operation)
+BRANCH = rows_by(schema.branches.c.session, schema.branches.c.branch)
+NODE = rows_by(schema.nodes.c.session, schema.nodes.c.branch, schema.nodes.c.depth)
+PARTS = Question(_parts)
+BLOB = Question(_numbers)
+DEBT = rows_by(schema.outbox.c.session, schema.outbox.c.operation, schema.outbox.c.ordinal)

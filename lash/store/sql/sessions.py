@@ -1,0 +1,251 @@
+"""Sessions by uid and by name, and their documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, exists, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from lash.encoding import JsonObject
+from lash.errors import IdReused, RevisionMoved, SessionDeleted, SessionExists, SessionNotFound
+from lash.graph.session import Document, DocumentKind, NewSession, Session
+from lash.ids import SessionName, SessionUid
+from lash.limits import check_id, check_key, check_name
+from lash.store import schema
+from lash.store.checks import check_kind, check_limit, read_cursor
+from lash.store.contract import Opened, Page, SessionFilter
+from lash.store.rows import SessionRow, new_session_values, read_json, read_session, session_values, write_json
+from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
+from lash.store.sql.steps import Question, Steps, Work, Write, answer_to
+from lash.turn.record import Turn, ready_at
+
+
+@dataclass(frozen=True)
+class NewRow:
+    """A session row that is to be inserted."""
+
+    name: SessionName
+    values: tuple[tuple[str, Any], ...]
+
+
+def _insert(connection: Connection, new: Sequence[NewRow]) -> dict[NewRow, int]:
+    """Insert rows whose uid and name are free, in order of name; returns their numbers. The others are left out."""
+    insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = insert(schema.sessions).on_conflict_do_nothing().returning(schema.sessions.c.id)
+    found: dict[NewRow, int] = {}
+    for row in sorted(new, key=lambda row: row.name):
+        number = connection.execute(statement, dict(row.values)).scalar_one_or_none()
+        if number is not None:
+            found[row] = number
+    return found
+
+
+INSERTED = Question(_insert)
+
+
+def keep_session(work: Work, before: SessionRow, after: SessionRow, *, was: Turn | None, turn: Turn | None) -> None:
+    """Write a session's row back. ``was`` and ``turn`` are its unsettled turn before and after.
+
+    ``ready_at`` is decided anew only when something that it follows from has changed, so that a session keeps its place
+    among the ready.
+    """
+    if _causes(before, was) != _causes(after, turn):
+        after = replace(after, ready_at=ready_at(after.lease, turn, after.next_item_at, work.now))
+    work.changes.update(schema.sessions, {"id": after.id}, session_values(after))
+
+
+def _causes(row: SessionRow, turn: Turn | None) -> tuple[object, ...]:
+    return row.lease, turn, row.next_item_at if turn is None else None
+
+
+# -- creating ----------------------------------------------------------------------------------------------------------
+
+
+def create(new: NewSession) -> Write[Session]:
+    check_new(new)
+    return Write((new.uid,), lambda work: _create(work, new))
+
+
+def open_or_create(new: NewSession) -> Write[Opened]:
+    check_new(new)
+
+    def steps(work: Work) -> Steps[Opened]:
+        row = yield from answer_to(BY_NAME(new.name))
+        if row is not None:
+            return Opened(row.session(), created=False)
+        try:
+            session = yield from _create(work, new)
+        except SessionExists:  # somebody created it between the two steps
+            row = yield from answer_to(BY_NAME(new.name))
+            if row is None:
+                raise
+            return Opened(row.session(), created=False)
+        return Opened(session, created=True)
+
+    return Write((new.uid,), steps)
+
+
+def check_new(new: NewSession) -> None:
+    check_id("a session uid", new.uid)
+    check_name(new.name)
+    check_key(new.agent)
+    write_json(new.config, what="config")
+    write_json(new.metadata, what="metadata")
+
+
+def _create(work: Work, new: NewSession) -> Steps[Session]:
+    known = work.rows.get(new.uid)
+    if known is not None:
+        if known.state == "deleted":
+            raise SessionDeleted(new.uid)
+        if (known.name, known.agent, known.forked_from) != (new.name, new.agent, None):
+            raise IdReused("session", new.uid)
+        return known.session()
+    values = new_session_values(uid=new.uid, name=new.name, agent=new.agent, now=work.now)
+    number = yield from insert_session(new.name, values)
+    begin_documents(work, number, config=new.config, metadata=new.metadata)
+    work.changes.insert(schema.branches, {"session": number, "branch": 0} | NO_PARENT)
+    row = yield from answer_to(BY_UID(new.uid))
+    if row is None:
+        raise SessionNotFound(new.uid)
+    return row.session()
+
+
+NO_PARENT = {"parent_session": None, "parent_branch": None, "parent_depth": None}
+
+
+def insert_session(name: SessionName, values: dict[str, Any]) -> Steps[int]:
+    """The number of a new session's row, or SessionExists."""
+    number = yield from answer_to(INSERTED(NewRow(name, tuple(values.items()))))
+    if number is not None:
+        return number
+    row = yield from answer_to(BY_NAME(name))
+    if row is None:
+        raise IdReused("session", values["uid"])
+    raise SessionExists(name, row.uid)
+
+
+def begin_documents(work: Work, session: int, *, config: JsonObject, metadata: JsonObject) -> None:
+    bodies: dict[DocumentKind, JsonObject] = {"config": config, "catalog": {}, "metadata": metadata}
+    for kind, body in bodies.items():
+        insert_document(work, session, kind, 0, body)
+
+
+def insert_document(work: Work, session: int, kind: DocumentKind, revision: int, body: JsonObject) -> None:
+    row = {"session": session, "kind": kind, "revision": revision, "superseded_at": None}
+    work.changes.insert(schema.documents, row | {"body": write_json(body, what=kind)})
+
+
+def replace_document(work: Work, row: SessionRow, kind: DocumentKind, body: JsonObject) -> SessionRow:
+    """Put a new revision in front of the present one, which stays until a vacuum."""
+    revision = row.document_revision(kind) + 1
+    old = {"session": row.id, "kind": kind, "revision": revision - 1}
+    work.changes.update(schema.documents, old, {"superseded_at": work.now})
+    insert_document(work, row.id, kind, revision, body)
+    match kind:
+        case "config":
+            return replace(row, config_revision=revision)
+        case "catalog":
+            return replace(row, catalog_revision=revision)
+        case "metadata":
+            return replace(row, metadata_revision=revision)
+
+
+def put_document(uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expected: int) -> Write[Document]:
+    check_kind(kind)
+    text = write_json(body, what=kind)
+
+    def steps(work: Work) -> Steps[Document]:
+        row = work.session(uid)
+        revision = row.document_revision(kind)
+        if revision == expected + 1:
+            current = yield from answer_to(DOCUMENT((row.id, kind, revision)))
+            if current is not None and current["body"] == text:
+                return Document(revision, read_json(text, what=kind))
+        if revision != expected:
+            raise RevisionMoved(kind, expected=expected, found=revision)
+        after = replace_document(work, row, kind, body)
+        work.changes.update(schema.sessions, {"id": row.id}, session_values(after))
+        return Document(revision + 1, read_json(text, what=kind))
+
+    return Write((uid,), steps)
+
+
+# -- deleting ----------------------------------------------------------------------------------------------------------
+
+
+def delete(uid: SessionUid) -> Write[bool]:
+    def steps(work: Work) -> Steps[bool]:
+        yield from ()
+        row = work.any_session(uid)
+        if row.state == "deleted":
+            return False
+        gone = replace(
+            row,
+            state="deleted",
+            name=None,
+            deleted_at=work.now,
+            lease_owner=None,
+            lease_expires_at=None,
+            next_item_at=None,
+            ready_at=None,
+        )
+        for table in (schema.journal, schema.inbox, schema.turns, schema.waits, schema.documents, schema.live_events):
+            work.changes.delete(table, session=row.id)
+        work.changes.delete(schema.blob_refs, session=row.id, holder="item")
+        work.changes.update(schema.sessions, {"id": row.id}, session_values(gone))
+        return True
+
+    return Write((uid,), steps)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def find_row(connection: Connection, uid: SessionUid) -> SessionRow:
+    """The row of a living session."""
+    row = BY_UID.load(connection, [uid]).get(uid)
+    if row is None or row.state == "origin":
+        raise SessionNotFound(uid)
+    if row.state == "deleted":
+        raise SessionDeleted(uid)
+    return row
+
+
+def get(connection: Connection, name: SessionName) -> Session:
+    row = BY_NAME.load(connection, [name]).get(name)
+    if row is None:
+        raise SessionNotFound(name)
+    return row.session()
+
+
+def page(connection: Connection, where: SessionFilter, after: str | None, limit: int) -> Page[Session]:
+    check_limit(limit)
+    table = schema.sessions
+    statement = select(table).where(table.c.state == "live", table.c.id > read_cursor(after))
+    if where.agent is not None:
+        statement = statement.where(table.c.agent == where.agent)
+    if where.name_prefix is not None:
+        prefix = where.name_prefix
+        statement = statement.where(func.substr(table.c.name, 1, len(prefix)) == prefix)
+    if where.unsettled is not None:
+        turns = schema.turns
+        has_turn = exists().where(turns.c.session == table.c.id, turns.c.state != "settled")
+        statement = statement.where(has_turn if where.unsettled else ~has_turn)
+    found = connection.execute(statement.order_by(table.c.id).limit(limit + 1)).mappings().all()
+    rows = [read_session(row) for row in found[:limit]]
+    return Page(tuple(row.session() for row in rows), str(rows[-1].id) if len(found) > limit else None)
+
+
+def document(connection: Connection, uid: SessionUid, kind: DocumentKind, revision: int | None) -> Document:
+    check_kind(kind)
+    row = find_row(connection, uid)
+    current = row.document_revision(kind)
+    wanted = current if revision is None else revision
+    found = DOCUMENT.load(connection, [(row.id, kind, wanted)]).get((row.id, kind, wanted))
+    if found is None:
+        raise RevisionMoved(kind, expected=wanted, found=current)
+    return Document(wanted, read_json(found["body"], what=f"{kind} of session {uid}"))

@@ -1,0 +1,87 @@
+"""SQLite: a writer thread with a connection of its own, and aiosqlite for reads.
+
+WAL lets reads go on beside the writer; ``synchronous=FULL`` syncs the log before a commit is acknowledged; a write
+transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a lock that somebody else holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import StaticPool
+
+from lash.clock import Clock
+from lash.store.sql.faults import translated
+from lash.store.sql.questions import LOCKED
+from lash.store.sql.steps import Settled, Write, settle
+
+R = TypeVar("R")
+
+
+class SqliteDatabase:
+    def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta) -> None:
+        self.where = f"the database {path}"
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lash-sqlite")
+        self._engine = writing_engine(path, busy_timeout)
+        self._readers = _reading_engine(path, busy_timeout)
+
+    async def settle(self, writes: Sequence[Write[Any]]) -> list[Settled[Any]]:
+        return await self.transact(lambda connection: settle(connection, writes, lock=LOCKED, clock=self.now))
+
+    async def transact(self, change: Callable[[Connection], R]) -> R:
+        def run() -> R:
+            with translated(self.where), self._engine.begin() as connection:
+                return change(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+    async def read(self, look: Callable[[Connection], R]) -> R:
+        with translated(self.where):
+            async with self._readers.connect() as connection:
+                return await connection.run_sync(look)
+
+    def now(self, connection: Connection) -> datetime:
+        return self._clock.now()
+
+    async def aclose(self) -> None:
+        await self._readers.dispose()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
+        self._thread.shutdown()
+
+
+def writing_engine(path: Path, busy_timeout: timedelta) -> Engine:
+    """An engine with one connection for one thread."""
+    engine = create_engine(URL.create("sqlite+pysqlite", database=str(path)), poolclass=StaticPool)
+    _configure(engine, busy_timeout, begin="BEGIN IMMEDIATE", pragmas=("journal_mode=WAL", "synchronous=FULL"))
+    return engine
+
+
+def _reading_engine(path: Path, busy_timeout: timedelta) -> AsyncEngine:
+    engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), pool_size=4, max_overflow=4)
+    _configure(engine.sync_engine, busy_timeout, begin="BEGIN", pragmas=("query_only=ON",))
+    return engine
+
+
+def _configure(engine: Engine, busy_timeout: timedelta, *, begin: str, pragmas: Sequence[str]) -> None:
+    milliseconds = int(busy_timeout / timedelta(milliseconds=1))
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # the driver begins no transaction by itself; the next listener does
+        cursor = connection.cursor()
+        for pragma in (f"busy_timeout={milliseconds}", *pragmas, "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begins(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)

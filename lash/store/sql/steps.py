@@ -1,0 +1,281 @@
+"""How a write is settled: lock, read, decide, write, for a whole batch of writes in one transaction.
+
+A write is a generator of *steps*. It yields questions about rows and is sent the answers; when it knows enough it calls
+the pure rules, notes the changes it wants and returns its result, or raises and has changed nothing. It never touches
+the database itself. So a batch of writes runs in lockstep: what all of them ask in a step is answered by one statement
+per kind of question, and what all of them changed goes out as one statement per table. The code of a write still reads
+as if it were alone.
+
+Writes of one round touch different sessions, so what one decides cannot change what another has read. A second write of
+the same session waits for the next round of the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar, overload
+
+from sqlalchemy import Column, Connection, RowMapping, Table, bindparam, delete, insert, select, tuple_, update
+
+from lash.errors import LashError, SessionDeleted, SessionNotFound
+from lash.ids import SessionUid
+from lash.store import schema
+from lash.store.rows import SessionRow
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+R = TypeVar("R")
+
+
+class Question(Generic[K, V]):
+    """A kind of question. ``load`` answers it for many keys with one statement, where a database allows it."""
+
+    def __init__(self, load: Callable[[Connection, Sequence[K]], Mapping[K, V]]) -> None:
+        self.load = load
+
+    def __call__(self, key: K) -> Ask[K, V]:
+        return Ask(self, key)
+
+
+def rows_by(*columns: Column[Any]) -> Question[tuple[Any, ...], RowMapping]:
+    """The rows with these values in these columns, which name at most one row."""
+    table = columns[0].table
+    one = select(table).where(*(column == bindparam(f"key_{column.name}") for column in columns))
+    many = select(table).where(tuple_(*columns).in_(bindparam("keys", expanding=True)))
+    names = [column.name for column in columns]
+
+    def load(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], RowMapping]:
+        if len(keys) == 1:
+            found = connection.execute(one, {f"key_{n}": v for n, v in zip(names, keys[0], strict=True)})
+        else:
+            found = connection.execute(many, {"keys": keys})
+        return {tuple(row[name] for name in names): row for row in found.mappings()}
+
+    return Question(load)
+
+
+def each(load: Callable[[Connection, K], V]) -> Question[K, V]:
+    """A question that is answered key by key, because no single statement could."""
+    return Question(lambda connection, keys: {key: load(connection, key) for key in keys})
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[K, V]):
+    question: Question[K, V]
+    key: K
+
+
+Steps = Generator[tuple["Ask[Any, Any]", ...], tuple[Any, ...], R]
+
+
+def answer_to(ask: Ask[K, V]) -> Steps[V | None]:
+    """The answer to one question; None when there is no such row."""
+    found: tuple[V | None] = yield (ask,)
+    return found[0]
+
+
+@overload
+def answers_to(first: Ask[Any, A], second: Ask[Any, B], /) -> Steps[tuple[A | None, B | None]]: ...
+@overload
+def answers_to(
+    first: Ask[Any, A], second: Ask[Any, B], third: Ask[Any, C], /
+) -> Steps[tuple[A | None, B | None, C | None]]: ...
+@overload
+def answers_to(
+    first: Ask[Any, A], second: Ask[Any, B], third: Ask[Any, C], fourth: Ask[Any, D], /
+) -> Steps[tuple[A | None, B | None, C | None, D | None]]: ...
+def answers_to(*asks: Ask[Any, Any]) -> Steps[Any]:
+    """The answers to several questions of one step."""
+    return (yield asks)
+
+
+def answers_to_each(asks: Sequence[Ask[K, V]]) -> Steps[dict[K, V]]:
+    """The answers to many questions of one kind, by key; keys without a row are left out."""
+    if not asks:
+        return {}
+    found = yield tuple(asks)
+    return {ask.key: answer for ask, answer in zip(asks, found, strict=True) if answer is not None}
+
+
+@dataclass(slots=True)
+class Changes:
+    """The rows that writes want changed, collected by table."""
+
+    inserts: dict[Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    updates: dict[tuple[Table, tuple[str, ...], tuple[str, ...]], list[dict[str, Any]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    deletes: dict[tuple[Table, tuple[str, ...]], list[dict[str, Any]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def insert(self, table: Table, row: Mapping[str, Any]) -> None:
+        self.inserts[table].append(dict(row))
+
+    def update(self, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        row = {f"key_{name}": value for name, value in key.items()} | dict(values)
+        self.updates[table, tuple(key), tuple(values)].append(row)
+
+    def delete(self, table: Table, **key: Any) -> None:
+        self.deletes[table, tuple(key)].append({f"key_{name}": value for name, value in key.items()})
+
+    def add(self, other: Changes) -> None:
+        for mine, theirs in (
+            (self.inserts, other.inserts),
+            (self.updates, other.updates),
+            (self.deletes, other.deletes),
+        ):
+            for place, rows in theirs.items():
+                mine[place] += rows  # type: ignore[index]  # the three differ only in how they name the place
+
+    def write(self, connection: Connection) -> None:
+        """Send everything out: deletes, then inserts (referred-to tables first), then updates."""
+        for (table, key), rows in self.deletes.items():
+            connection.execute(_delete(table, key), rows)
+        for table in sorted(self.inserts, key=_insert_order.__getitem__):
+            connection.execute(insert(table), self.inserts[table])
+        for (table, key, columns), rows in self.updates.items():
+            connection.execute(_update(table, key, columns), rows)
+
+
+@dataclass(slots=True)
+class Work:
+    """What one write works with: the store's time, the session rows it named, and the changes it wants."""
+
+    now: datetime
+    rows: Mapping[SessionUid, SessionRow]
+    changes: Changes = field(default_factory=Changes)
+
+    def session(self, uid: SessionUid) -> SessionRow:
+        """The row of a living session."""
+        row = self.any_session(uid)
+        if row.state == "deleted":
+            raise SessionDeleted(uid)
+        return row
+
+    def any_session(self, uid: SessionUid) -> SessionRow:
+        row = self.rows.get(uid)
+        if row is None or row.state == "origin":
+            raise SessionNotFound(uid)
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Generic[R]):
+    """A write: the sessions it touches, all of which are locked together, and its steps."""
+
+    sessions: tuple[SessionUid, ...]
+    steps: Callable[[Work], Steps[R]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled(Generic[R]):
+    """How a write ended: with a result, or with the error that belongs to its caller."""
+
+    result: R | None = None
+    error: LashError | None = None
+
+    def unwrap(self) -> R:
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]  # None is a result too
+
+
+class Locking(Question[SessionUid, SessionRow]):
+    """The question that locks session rows and reads them."""
+
+
+def settle(
+    connection: Connection, writes: Sequence[Write[Any]], *, lock: Locking, clock: Callable[[Connection], datetime]
+) -> list[Settled[Any]]:
+    """Settle a batch inside an open transaction. Each write succeeds or fails on its own."""
+    settled: dict[int, Settled[Any]] = {}
+    waiting = list(enumerate(writes))
+    while waiting:
+        round_, waiting = _split(waiting)
+        named = sorted({uid for _, write in round_ for uid in write.sessions})
+        rows = lock.load(connection, named) if named else {}
+        now = clock(connection)  # read after the locks are held
+        changes = Changes()
+        for number, outcome, wanted in _decide(connection, round_, rows, now):
+            settled[number] = outcome
+            if outcome.error is None:
+                changes.add(wanted)
+        changes.write(connection)
+    return [settled[number] for number in range(len(writes))]
+
+
+def _split(writes: list[tuple[int, Write[Any]]]) -> tuple[list[tuple[int, Write[Any]]], list[tuple[int, Write[Any]]]]:
+    """A round of writes that share no session, in order, and the rest."""
+    touched: set[SessionUid] = set()
+    round_: list[tuple[int, Write[Any]]] = []
+    later: list[tuple[int, Write[Any]]] = []
+    for number, write in writes:
+        free = touched.isdisjoint(write.sessions)
+        (round_ if free else later).append((number, write))
+        touched.update(write.sessions)
+    return round_, later
+
+
+def _decide(
+    connection: Connection, round_: list[tuple[int, Write[Any]]], rows: Mapping[SessionUid, SessionRow], now: datetime
+) -> Iterable[tuple[int, Settled[Any], Changes]]:
+    """Run the generators of a round in lockstep until each has returned or raised."""
+    running: dict[int, tuple[Work, Steps[Any], tuple[Any, ...] | None]] = {}
+    for number, write in round_:
+        work = Work(now, rows)
+        running[number] = (work, write.steps(work), None)
+    while running:
+        asked: dict[int, tuple[Ask[Any, Any], ...]] = {}
+        for number, (work, steps, answers) in list(running.items()):
+            try:
+                asked[number] = next(steps) if answers is None else steps.send(answers)
+            except StopIteration as end:
+                del running[number]
+                yield number, Settled(result=end.value), work.changes
+            except LashError as error:
+                del running[number]
+                yield number, Settled(error=error), work.changes
+        found = _answer(connection, [ask for asks in asked.values() for ask in asks])
+        for number, asks in asked.items():
+            work, steps, _ = running[number]
+            running[number] = (work, steps, tuple(found[ask.question].get(ask.key) for ask in asks))
+
+
+def _answer(connection: Connection, asks: Iterable[Ask[Any, Any]]) -> dict[Question[Any, Any], Mapping[Hashable, Any]]:
+    """One statement for each kind of question. Keys are sorted, so that all who lock or insert do so in one order."""
+    by_question: dict[Question[Any, Any], dict[Hashable, None]] = defaultdict(dict)
+    for ask in asks:
+        by_question[ask.question][ask.key] = None
+    return {question: question.load(connection, list(keys)) for question, keys in by_question.items()}
+
+
+_deletes: dict[tuple[Table, tuple[str, ...]], Any] = {}
+_updates: dict[tuple[Table, tuple[str, ...], tuple[str, ...]], Any] = {}
+
+
+def _delete(table: Table, key: tuple[str, ...]) -> Any:
+    """The statement, built once: the same construct again is a hit in SQLAlchemy's cache of compiled statements."""
+    if (table, key) not in _deletes:
+        _deletes[table, key] = delete(table).where(*(table.c[name] == bindparam(f"key_{name}") for name in key))
+    return _deletes[table, key]
+
+
+def _update(table: Table, key: tuple[str, ...], columns: tuple[str, ...]) -> Any:
+    if (table, key, columns) not in _updates:
+        _updates[table, key, columns] = (
+            update(table)
+            .where(*(table.c[name] == bindparam(f"key_{name}") for name in key))
+            .values({name: bindparam(name) for name in columns})
+        )
+    return _updates[table, key, columns]
+
+
+_insert_order = {table: place for place, table in enumerate(schema.metadata.sorted_tables)}

@@ -1,0 +1,333 @@
+"""Turns from their opening to the moment before their settlement, and their journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, select
+
+from lash import lease as leases
+from lash.errors import OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled, WaitNotFound
+from lash.ids import ItemId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
+from lash.inbox import taking
+from lash.inbox.items import Boundary, InboxItem
+from lash.lease import Acquired, ExecutionLease
+from lash.limits import check_id
+from lash.store import schema
+from lash.store.checks import check_effect, check_opening, check_reason, check_record, check_time, check_wait
+from lash.store.contract import CancelRequested, OpenedTurn, TurnOpening
+from lash.store.rows import (
+    SessionRow,
+    changing_entry_values,
+    changing_turn_values,
+    entry_values,
+    read_entry,
+    read_item,
+    read_turn,
+    read_wait,
+    turn_values,
+)
+from lash.store.sql.inbox import admit_into, unsettled_turn, update_items
+from lash.store.sql.questions import AIMED, ENTRY, ITEM, READY_ITEMS, TAKEN, TURN, UNSETTLED, WAIT
+from lash.store.sql.sessions import find_row, keep_session
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
+from lash.store.sql.waits import open_into
+from lash.turn import journal as rules
+from lash.turn import record
+from lash.turn.journal import Finished, Identity, JournalEntry, JournalRecord
+from lash.turn.record import CancelRequest, Turn
+from lash.waits import NewWait, Wait
+
+_JOURNAL = (
+    select(schema.journal)
+    .where(schema.journal.c.session == bindparam("session"), schema.journal.c.turn == bindparam("turn"))
+    .order_by(schema.journal.c.seq)
+)
+
+
+def update_turn(work: Work, row: SessionRow, turn: Turn) -> None:
+    work.changes.update(schema.turns, {"session": row.id, "id": turn.id}, changing_turn_values(turn))
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
+    check_opening(opening)
+
+    def steps(work: Work) -> Steps[OpenedTurn]:
+        before = row = work.session(opening.session)
+        known = yield from answer_to(TURN((row.id, opening.turn)))
+        if known is not None and known["state"] == "settled":
+            raise TurnSettled(opening.turn)
+        turn = yield from unsettled_turn(row)
+        admitted = None
+        if opening.admits is not None:
+            admitted, row = yield from admit_into(work, row, opening.admits, turn)
+        arrived = admitted if admitted is not None and row is not before else None
+        if turn is None:
+            opened, row = yield from _open_fresh(work, row, opening, arrived)
+        else:
+            opened, row = yield from _take_over(work, row, opening, turn)
+        if row is not before:
+            keep_session(work, before, row, was=turn, turn=opened.turn or turn)
+        taken = {item.id: item for item in opened.items}
+        return replace(opened, admitted=None if admitted is None else taken.get(admitted.id, admitted))
+
+    return Write((opening.session,), steps)
+
+
+def _take_over(work: Work, row: SessionRow, opening: TurnOpening, turn: Turn) -> Steps[tuple[OpenedTurn, SessionRow]]:
+    """The unsettled turn, whole, for whoever gets the lease."""
+    acquired = _acquired(work, row, opening)
+    if acquired is None:
+        return OpenedTurn(held_by=row.lease), row
+    repeated = record.same_opening(turn, opening.turn, acquired.lease.generation)
+    taken_up = turn if repeated else record.attempt(turn, acquired.lease.generation)
+    update_turn(work, row, taken_up)
+    found = yield from answer_to(TAKEN((row.id, turn.id)))
+    items = tuple(read_item(item, row.uid) for item in found or ())
+    after = row.with_lease(leases.record_of(acquired.lease))
+    return OpenedTurn(acquired=acquired, turn=taken_up, items=items, fresh=repeated), after
+
+
+def _open_fresh(
+    work: Work, row: SessionRow, opening: TurnOpening, arrived: InboxItem | None
+) -> Steps[tuple[OpenedTurn, SessionRow]]:
+    """A new turn on the oldest ready item. ``arrived`` was admitted a moment ago and is not in the database yet."""
+    found = yield from answer_to(READY_ITEMS((row.id, work.now)))
+    waiting = [read_item(item, row.uid) for item in found or ()]
+    items = taking.at_opening(waiting if arrived is None else [*waiting, arrived], work.now)
+    if not items:
+        busy = row.lease.owner != opening.owner and not row.lease.expired(work.now)
+        return OpenedTurn(held_by=row.lease if busy else None), row
+    acquired = _acquired(work, row, opening)
+    if acquired is None:
+        return OpenedTurn(held_by=row.lease), row
+    turn = Turn(
+        id=opening.turn,
+        session=row.uid,
+        agent=row.agent,
+        state="open",
+        attempts=1,
+        generation=acquired.lease.generation,
+        base_revision=row.revision,
+        config_revision=row.config_revision,
+        catalog_revision=row.catalog_revision,
+        opened_at=work.now,
+        options=items[0].options,
+        items=tuple(item.id for item in items),
+    )
+    taken = tuple(taking.take(item, turn.id) for item in items)
+    work.changes.insert(schema.turns, turn_values(row.id, turn))
+    update_items(work, row, taken)
+    # While a turn is unsettled no item can open another; the commit that settles it looks again.
+    row = replace(row.with_lease(leases.record_of(acquired.lease)), next_item_at=None)
+    written = yield from _write(work, row, turn.id, opening.starts)
+    return OpenedTurn(acquired=acquired, turn=turn, items=taken, fresh=True), written.row
+
+
+def _acquired(work: Work, row: SessionRow, opening: TurnOpening) -> Acquired | None:
+    """The lease for this opening; None when another driver has it."""
+    try:
+        return leases.acquire(row.lease, row.uid, opening.owner, now=work.now, ttl=opening.ttl)
+    except SessionBusy:
+        return None
+
+
+# -- at work -----------------------------------------------------------------------------------------------------------
+
+
+def driven_turn(row: SessionRow, lease: ExecutionLease, turn: TurnId) -> Steps[Turn]:
+    """The turn, which its owner must be driving: the lease held, the turn unsettled and not asleep."""
+    leases.require(row.lease, lease)
+    unsettled = yield from unsettled_turn(row)
+    if unsettled is None or unsettled.id != turn:
+        raise TurnSettled(turn)
+    if unsettled.state == "parked":
+        raise TurnParked(turn)
+    return unsettled
+
+
+def take(
+    lease: ExecutionLease, turn: TurnId, checkpoint: Boundary, *, key: ReplayKey, identity: Identity
+) -> Write[tuple[InboxItem, ...]]:
+    check_effect(key, identity)
+
+    def steps(work: Work) -> Steps[tuple[InboxItem, ...]]:
+        row = work.session(lease.session)
+        driven = yield from driven_turn(row, lease, turn)
+        entry = yield from answer_to(ENTRY((row.id, turn, key)))
+        if entry is not None and entry["state"] != "started":
+            return (yield from _recorded_items(row, read_entry(entry), identity))
+        aimed = yield from answer_to(AIMED((row.id, turn)))
+        items = taking.at_checkpoint([read_item(item, row.uid) for item in aimed or ()], turn, checkpoint)
+        if not items:
+            return ()
+        ids = tuple(item.id for item in items)
+        written = yield from _write(work, row, turn, [Finished(key, identity, {"items": [*ids]})])
+        taken = tuple(taking.take(item, turn) for item in items)
+        update_items(work, row, taken)
+        after = record.progress(replace(driven, items=driven.items + ids))
+        update_turn(work, row, after)
+        keep_session(work, row, written.row, was=driven, turn=after)
+        return taken
+
+    return Write((lease.session,), steps)
+
+
+def _recorded_items(row: SessionRow, entry: JournalEntry, identity: Identity) -> Steps[tuple[InboxItem, ...]]:
+    rules.require_same(entry, identity)
+    match entry:
+        case JournalEntry(state="completed", outcome={"items": list(named)}):
+            ids = [ItemId(str(item)) for item in named]
+        case _:
+            raise OutcomeRecorded(entry.key)
+    found = yield from answers_to_each([ITEM((row.id, item)) for item in ids])
+    return tuple(read_item(found[row.id, item], row.uid) for item in ids)
+
+
+def record_effects(
+    lease: ExecutionLease, turn: TurnId, records: Sequence[JournalRecord], waits: Sequence[NewWait]
+) -> Write[tuple[JournalEntry, ...]]:
+    for wait in waits:
+        check_wait(wait)
+    for new in records:
+        check_record(new)
+
+    def steps(work: Work) -> Steps[tuple[JournalEntry, ...]]:
+        row = work.session(lease.session)
+        driven = yield from driven_turn(row, lease, turn)
+        opened = yield from open_into(work, row, waits)
+        written = yield from _write(work, row, turn, records, opened)
+        if written.changed:
+            after = record.progress(driven)
+            if after != driven:
+                update_turn(work, row, after)
+            keep_session(work, row, written.row, was=driven, turn=after)
+        return tuple(written.entries[new.key] for new in records)
+
+    return Write((lease.session,), steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The journal after some records, as far as they name it, and the session's row with its counter raised."""
+
+    row: SessionRow
+    entries: dict[ReplayKey, JournalEntry]
+    changed: bool
+
+
+def _write(
+    work: Work,
+    row: SessionRow,
+    turn: TurnId,
+    records: Sequence[JournalRecord],
+    opened: dict[WaitId, Wait] | None = None,
+) -> Steps[Written]:
+    keys = list(dict.fromkeys(new.key for new in records))
+    found = yield from answers_to_each([ENTRY((row.id, turn, key)) for key in keys])
+    stored = {key[2]: read_entry(entry) for key, entry in found.items()}
+    entries, seq = dict(stored), row.seq
+    for new in records:
+        entry = rules.write(entries.get(new.key), new, seq=seq + 1, now=work.now)
+        if entry is not None:
+            entries[entry.key], seq = entry, entry.seq
+    new_keys = [key for key in keys if entries[key] != stored.get(key)]
+    yield from _require_waits(row, [entries[key] for key in new_keys], opened or {})
+    for key in new_keys:
+        if key in stored:
+            place = {"session": row.id, "turn": turn, "key": key}
+            work.changes.update(schema.journal, place, changing_entry_values(entries[key]))
+        else:
+            work.changes.insert(schema.journal, entry_values(row.id, turn, entries[key]))
+    return Written(replace(row, seq=seq), entries, changed=bool(new_keys))
+
+
+def _require_waits(row: SessionRow, entries: Sequence[JournalEntry], opened: dict[WaitId, Wait]) -> Steps[None]:
+    wanted = sorted({entry.wait for entry in entries if entry.wait is not None} - opened.keys())
+    found = yield from answers_to_each([WAIT((wait,)) for wait in wanted])
+    if any((wait,) not in found or found[wait,]["session"] != row.id for wait in wanted):
+        raise WaitNotFound
+
+
+def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: datetime | None) -> Write[Turn]:
+    check_time("until", until)
+
+    def steps(work: Work) -> Steps[Turn]:
+        row = work.session(lease.session)
+        unsettled = yield from unsettled_turn(row)
+        if record.parked_by(unsettled, turn, lease, row.lease):
+            return unsettled
+        driven = yield from driven_turn(row, lease, turn)
+        found = yield from answers_to_each([WAIT((wait,)) for wait in waits])
+        if any((wait,) not in found or found[wait,]["session"] != row.id for wait in waits):
+            raise WaitNotFound
+        cancel = yield from answer_to(UNSETTLED(row.id))
+        named = [read_wait(found[wait,], row.uid).as_of(work.now) for wait in waits]
+        asked_to_stop = cancel is not None and cancel["cancel_request"] is not None
+        parked = record.park(driven, record.sleeps_until(named, until, now=work.now, cancelled=asked_to_stop))
+        update_turn(work, row, parked)
+        keep_session(work, row, row.with_lease(leases.release(row.lease, lease)), was=driven, turn=parked)
+        return parked
+
+    return Write((lease.session,), steps)
+
+
+# -- cancelling --------------------------------------------------------------------------------------------------------
+
+
+def request_cancel(uid: SessionUid, turn: TurnId, request: RequestId, reason: str) -> Write[CancelRequested]:
+    check_id("a request id", request)
+    check_reason(reason)
+
+    def steps(work: Work) -> Steps[CancelRequested]:
+        row = work.session(uid)
+        known = yield from answer_to(TURN((row.id, turn)))
+        if known is None:
+            raise TurnNotFound(turn)
+        found = read_turn(known, uid)
+        if not found.turn.unsettled:
+            raise TurnSettled(turn)
+        if found.cancel is not None:
+            return CancelRequested(found.cancel, first=found.cancel.id == request)
+        standing = CancelRequest(request, uid, turn, reason, work.now)
+        after = record.wake(found.turn, work.now)
+        asked = {"cancel_request": request, "cancel_reason": reason, "cancel_requested_at": work.now}
+        work.changes.update(schema.turns, {"session": row.id, "id": turn}, changing_turn_values(after) | asked)
+        if after != found.turn:
+            keep_session(work, row, row, was=found.turn, turn=after)
+        return CancelRequested(standing, first=True)
+
+    return Write((uid,), steps)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def find(connection: Connection, uid: SessionUid, turn: TurnId) -> Turn:
+    row = find_row(connection, uid)
+    found = TURN.load(connection, [(row.id, turn)]).get((row.id, turn))
+    if found is None:
+        raise TurnNotFound(turn)
+    return read_turn(found, uid).turn
+
+
+def find_unsettled(connection: Connection, row: SessionRow) -> Turn | None:
+    found = UNSETTLED.load(connection, [row.id]).get(row.id)
+    return None if found is None else read_turn(found, row.uid).turn
+
+
+def cancel_request(connection: Connection, uid: SessionUid, turn: TurnId) -> CancelRequest | None:
+    row = find_row(connection, uid)
+    found = TURN.load(connection, [(row.id, turn)]).get((row.id, turn))
+    return None if found is None else read_turn(found, uid).cancel
+
+
+def journal(connection: Connection, uid: SessionUid, turn: TurnId) -> list[JournalEntry]:
+    row = find_row(connection, uid)
+    found = connection.execute(_JOURNAL, {"session": row.id, "turn": turn}).mappings()
+    return [read_entry(entry) for entry in found]

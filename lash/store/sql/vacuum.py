@@ -1,0 +1,159 @@
+"""Explicit retention: what ended long enough ago, and nothing needs any more, is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, or_, select
+
+from lash.store import schema
+from lash.store.contract import Vacuumed
+
+Needed = dict[tuple[int, int], int]
+"""How deep living sessions reach into each branch of others."""
+
+
+def sweep(connection: Connection, before: datetime, now: datetime) -> Vacuumed:
+    """Remove and count. Blobs come last: what the other rows let go of is unused by then."""
+    items = _sweep_items(connection, before)
+    turns = _delete(connection, schema.turns, schema.turns.c.state == "settled", schema.turns.c.settled_at < before)
+    waits = _sweep_waits(connection, before, now)
+    outbox = _sweep_outbox(connection, before)
+    documents = _sweep_documents(connection, before)
+    nodes, commits = _sweep_deleted_sessions(connection, before)
+    blobs = _sweep_blobs(connection, before)
+    return Vacuumed(
+        items=items,
+        turns=turns,
+        waits=waits,
+        outbox=outbox,
+        documents=documents,
+        nodes=nodes,
+        commits=commits,
+        blobs=blobs,
+    )
+
+
+def _delete(connection: Connection, table: Any, *where: ColumnElement[bool]) -> int:
+    return connection.execute(delete(table).where(*where)).rowcount
+
+
+def _sweep_items(connection: Connection, before: datetime) -> int:
+    items, refs = schema.inbox.c, schema.blob_refs.c
+    ended = and_(items.state.in_(("completed", "cancelled")), items.settled_at < before)
+    held = exists().where(items.session == refs.session, items.seq == refs.major, ended)
+    _delete(connection, schema.blob_refs, refs.holder == "item", held)
+    return _delete(connection, schema.inbox, ended)
+
+
+def _sweep_waits(connection: Connection, before: datetime, now: datetime) -> int:
+    """A settled wait goes, unless the unsettled turn has yet to read its answer."""
+    waits, turns, journal = schema.waits.c, schema.turns.c, schema.journal.c
+    timed_out = and_(waits.state == "pending", waits.expires_at < before, waits.expires_at <= now)
+    unsettled = exists().where(turns.session == waits.session, turns.id == waits.turn, turns.state != "settled")
+    journaled = exists().where(journal.session == waits.session, journal.wait == waits.id)
+    return _delete(connection, schema.waits, or_(waits.settled_at < before, timed_out), ~unsettled, ~journaled)
+
+
+def _sweep_outbox(connection: Connection, before: datetime) -> int:
+    debts, refs = schema.outbox.c, schema.blob_refs.c
+    ended = and_(debts.state != "owed", debts.settled_at < before)
+    held = exists().where(
+        debts.session == refs.session, debts.revision == refs.major, debts.ordinal == refs.minor, ended
+    )
+    _delete(connection, schema.blob_refs, refs.holder == "debt", held)
+    return _delete(connection, schema.outbox, ended)
+
+
+def _sweep_documents(connection: Connection, before: datetime) -> int:
+    documents, turns = schema.documents.c, schema.turns.c
+    pinned = exists().where(
+        turns.session == documents.session,
+        turns.state != "settled",
+        or_(
+            and_(documents.kind == "config", turns.config_revision == documents.revision),
+            and_(documents.kind == "catalog", turns.catalog_revision == documents.revision),
+        ),
+    )
+    return _delete(connection, schema.documents, documents.superseded_at < before, ~pinned)
+
+
+def _sweep_blobs(connection: Connection, before: datetime) -> int:
+    blobs = schema.blobs.c
+    held = exists().where(schema.blob_refs.c.blob == blobs.id)
+    kept = exists().where(schema.state_parts.c.blob == blobs.id)
+    return _delete(connection, schema.blobs, blobs.stored_at < before, ~held, ~kept)
+
+
+# -- what deleted sessions left behind ---------------------------------------------------------------------------------
+
+
+def _sweep_deleted_sessions(connection: Connection, before: datetime) -> tuple[int, int]:
+    """Nodes of deleted sessions go, except those at or above a point that a living session was forked from."""
+    sessions, branches = schema.sessions.c, schema.branches.c
+    left_behind = exists().where(branches.session == sessions.id)
+    doomed = select(sessions.id).where(sessions.state == "deleted", sessions.deleted_at < before, left_behind)
+    numbers = [row.id for row in connection.execute(doomed.order_by(sessions.id).with_for_update())]
+    # Read after the locks are held: a fork of one of these sessions has either landed and is seen, or waits for us.
+    needed = _needed(connection) if numbers else {}
+    nodes = sum(_sweep_nodes(connection, number, needed) for number in numbers)
+    commits = sum(_sweep_commits(connection, number) for number in numbers)
+    return nodes, commits
+
+
+def _needed(connection: Connection) -> Needed:
+    """How deep the branches that living sessions grew from are needed, and the branches that those grew from."""
+    branches, sessions = schema.branches.c, schema.sessions.c
+    parents = {
+        (row.session, row.branch): (row.parent_session, row.parent_branch, row.parent_depth)
+        for row in connection.execute(select(schema.branches).where(branches.parent_session.is_not(None)))
+    }
+    living = {row.id for row in connection.execute(select(sessions.id).where(sessions.state == "live"))}
+    needed: Needed = {}
+    for (session, _), parent in parents.items():
+        for origin, branch, depth in _upwards(parents, parent) if session in living else ():
+            needed[origin, branch] = max(depth, needed.get((origin, branch), -1))
+    return needed
+
+
+def _upwards(
+    parents: dict[tuple[int, int], tuple[int, int, int]], place: tuple[int, int, int]
+) -> Iterator[tuple[int, int, int]]:
+    here: tuple[int, int, int] | None = place
+    while here is not None:
+        yield here
+        here = parents.get(here[:2])
+
+
+def _sweep_nodes(connection: Connection, session: int, needed: Needed) -> int:
+    branches, nodes, refs = schema.branches.c, schema.nodes.c, schema.blob_refs.c
+    gone = 0
+    for row in connection.execute(select(branches.branch).where(branches.session == session)).all():
+        depth = needed.get((session, row.branch), -1)
+        _delete(
+            connection,
+            schema.blob_refs,
+            refs.session == session,
+            refs.holder == "node",
+            refs.major == row.branch,
+            refs.minor > depth,
+        )
+        gone += _delete(
+            connection, schema.nodes, nodes.session == session, nodes.branch == row.branch, nodes.depth > depth
+        )
+        if (session, row.branch) not in needed:
+            _delete(connection, schema.branches, branches.session == session, branches.branch == row.branch)
+    return gone
+
+
+def _sweep_commits(connection: Connection, session: int) -> int:
+    """A commit stays as long as its nodes: rewinds and forks need its state parts."""
+    commits, nodes, parts = schema.commits.c, schema.nodes.c, schema.state_parts.c
+    has_nodes = exists().where(nodes.session == commits.session, nodes.revision == commits.revision)
+    gone = _delete(connection, schema.commits, commits.session == session, ~has_nodes)
+    used = exists().where(commits.session == parts.session, commits.state_set == parts.state_set)
+    _delete(connection, schema.state_parts, parts.session == session, ~used)
+    _delete(connection, schema.usage, schema.usage.c.session == session)
+    return gone

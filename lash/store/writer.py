@@ -1,0 +1,82 @@
+"""The one place that all writes of an open store pass through.
+
+Writes queue here and are settled in batches, one transaction each: a batch is whatever queued up while the last one was
+being settled, so nothing waits for a timer and a busy store shares its syncs. A submitted write is never withdrawn:
+cancelling its caller leaves it to its fate, and its id tells later how it went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from lash.errors import LashError, StoreClosed
+from lash.store.sql.steps import Settled, Write
+
+R = TypeVar("R")
+MAX_BATCH = 256
+"""Writes in one transaction. More would keep the first of them waiting for the last."""
+
+
+class Unsettled(Exception):
+    """A batch failed for a reason that one of its writes may have alone. Nothing of it was written."""
+
+
+class Writer:
+    """Settles writes in the order in which they came. ``settle`` settles a batch in one transaction."""
+
+    def __init__(self, settle: Callable[[Sequence[Write[Any]]], Awaitable[list[Settled[Any]]]]) -> None:
+        self._settle = settle
+        self._queue: deque[tuple[Write[Any], asyncio.Future[Settled[Any]]]] = deque()
+        self._busy: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def write(self, write: Write[R]) -> R:
+        if self._closed:
+            raise StoreClosed("this store was closed; open it again")
+        answer: asyncio.Future[Settled[R]] = asyncio.get_running_loop().create_future()
+        self._queue.append((write, answer))
+        if self._busy is None or self._busy.done():
+            self._busy = asyncio.create_task(self._drain(), name="lash-writer")
+        return (await answer).unwrap()
+
+    async def aclose(self) -> None:
+        """Take nothing new, settle what was submitted, then stop."""
+        self._closed = True
+        if self._busy is not None:
+            await self._busy
+
+    async def _drain(self) -> None:
+        while self._queue:
+            batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+            await self._settle_batch(batch)
+
+    async def _settle_batch(self, batch: list[tuple[Write[Any], asyncio.Future[Settled[Any]]]]) -> None:
+        try:
+            settled = await self._settle([write for write, _ in batch])
+        except Unsettled as error:
+            if len(batch) > 1:
+                for one in batch:
+                    await self._settle_batch([one])
+                return
+            _refuse(batch, error.__cause__ or error)
+        except BaseException as error:
+            _refuse(batch, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, answer), outcome in zip(batch, settled, strict=True):
+                if not answer.done():
+                    answer.set_result(outcome)
+
+
+def _refuse(batch: list[tuple[Write[Any], asyncio.Future[Settled[Any]]]], error: BaseException) -> None:
+    for _, answer in batch:
+        if answer.done():
+            continue
+        if isinstance(error, LashError):
+            answer.set_result(Settled(error=error))
+        else:
+            answer.set_exception(error)

@@ -1,0 +1,479 @@
+"""Explicit retention: a vacuum takes what ended and nobody needs, and nothing else. Needs an empty database."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from lash.commit.outbox import Owed
+from lash.commit.parts import Changed
+from lash.commit.usage import Tokens, UsageDelta, UsageTotal
+from lash.errors import BlobMissing, BlobNotFound, SessionDeleted, StoreClosed, TurnNotFound, WaitNotFound
+from lash.graph.frames import RESET
+from lash.graph.nodes import MessageReceived
+from lash.graph.parts import Image
+from lash.graph.session import Document, Session
+from lash.ids import BlobHash, ItemId, NodeId, SessionUid
+from lash.inbox.cancelling import These
+from lash.inbox.items import Message, NewItem, Wake
+from lash.lease import ExecutionLease
+from lash.store.contract import Store, Vacuumed
+from lash.testing.builders import (
+    a_fork,
+    a_held_session,
+    a_message,
+    a_session,
+    a_wait,
+    commit_nodes,
+    leaf_of,
+    must_acquire,
+    must_open,
+    new_id,
+    open_with,
+    opens,
+    plan_nodes,
+    plan_of,
+    rewind,
+    run_turn,
+    said,
+    says,
+)
+from lash.testing.harness import StoreContract, StoreHarness, opened
+
+HOUR = timedelta(hours=1)
+
+
+async def _sweep(harness: StoreHarness, store: Store) -> Vacuumed:
+    """Let an hour pass and vacuum everything that ended until then."""
+    await harness.advance(HOUR)
+    return await store.vacuum(before=await harness.now())
+
+
+async def _grow(store: Store, lease: ExecutionLease, *texts: str) -> list[NodeId]:
+    return [leaf_of(await commit_nodes(store, lease, says(text))) for text in texts]
+
+
+async def _forked(store: Store, parent: SessionUid, at: NodeId) -> ExecutionLease:
+    return await must_acquire(store, (await store.fork(a_fork(parent, at))).uid)
+
+
+def _showing(blob: BlobHash) -> MessageReceived:
+    return MessageReceived(parts=(Image(blob=blob, media_type="image/png"),))
+
+
+def _message_with(blob: BlobHash) -> NewItem:
+    return NewItem(ItemId(new_id()), Message(parts=(Image(blob=blob, media_type="image/png"),)))
+
+
+async def _is_stored(store: Store, blob: BlobHash) -> bool:
+    try:
+        await store.blob(blob)
+    except BlobNotFound:
+        return False
+    return True
+
+
+class MaintenanceContract(StoreContract):
+    """Vacuuming an otherwise empty database."""
+
+    async def test_an_empty_database_has_nothing_to_remove(self, store: Store, harness: StoreHarness) -> None:
+        report = await _sweep(harness, store)
+        assert report == Vacuumed()
+        assert report.total == 0
+
+    async def test_items_that_ended_go_and_the_others_stay(self, store: Store, harness: StoreHarness) -> None:
+        uid, other = (await a_session(store)).uid, (await a_session(store)).uid
+        await run_turn(store, uid, "completed")
+        unwanted = await store.admit(uid, a_message("cancelled"))
+        await store.cancel(uid, These((unwanted.id,)))
+        pending = await store.admit(uid, a_message("pending"))
+        taken = (await open_with(store, other, "taken")).items[0]
+        report = await _sweep(harness, store)
+        assert (report.items, report.turns) == (2, 1)
+        assert (await store.items(uid, terminal=True)).rows == (pending,)
+        assert (await store.items(other, terminal=True)).rows == (taken,)
+
+    async def test_settled_turns_go_and_unsettled_ones_stay(self, store: Store, harness: StoreHarness) -> None:
+        done, at_work, asleep = [(await a_session(store)).uid for _ in range(3)]
+        driven = await open_with(store, done)
+        await store.commit(await plan_of(store, driven))
+        working = await open_with(store, at_work)
+        sleeping = await open_with(store, asleep)
+        await store.park(sleeping.lease, sleeping.turn.id)
+        assert (await _sweep(harness, store)).turns == 1
+        with pytest.raises(TurnNotFound):
+            await store.turn(done, driven.turn.id)
+        assert await store.unsettled_turn(at_work) == working.turn
+        parked = await store.unsettled_turn(asleep)
+        assert parked is not None
+        assert (parked.id, parked.state) == (sleeping.turn.id, "parked")
+
+    async def test_history_receipts_and_usage_of_living_sessions_stay(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        spent = (UsageDelta("agent", "m", Tokens(input=5)),)
+        plan = replace(await plan_of(store, driven, says("hi")), usage=spent, parts={"a": Changed(b"state")})
+        receipt = await store.commit(plan)
+        report = await _sweep(harness, store)
+        assert (report.nodes, report.commits, report.blobs) == (0, 0, 0)
+        assert await store.receipt(uid, plan.operation) == receipt
+        assert await store.commit(plan) == receipt
+        assert await said(store, uid) == ["hi"]
+        assert await store.usage(uid) == (UsageTotal("agent", "m", Tokens(input=5)),)
+        assert await store.blob((await store.parts(uid))["a"]) == b"state"
+
+    async def test_abandoned_branches_of_living_sessions_stay(self, store: Store, harness: StoreHarness) -> None:
+        lease = await a_held_session(store)
+        a, b = await _grow(store, lease, "a", "b")
+        await rewind(store, lease, a)
+        await commit_nodes(store, lease, opens(RESET), says("new"))
+        assert (await _sweep(harness, store)).total == 0
+        await rewind(store, lease, b)
+        assert await said(store, lease.session) == ["a", "b"]
+
+    async def test_waits_that_ended_go_and_pending_ones_stay(self, store: Store, harness: StoreHarness) -> None:
+        uid = (await a_session(store)).uid
+        deadline = await harness.now() + timedelta(minutes=1)
+        answered, revoked, late, pending = a_wait(), a_wait(), a_wait(expires_at=deadline), a_wait()
+        keys = [await store.open_wait(uid, wait) for wait in (answered, revoked, late, pending)]
+        await store.answer(keys[0], "yes")
+        await store.revoke(uid, [revoked.id])
+        assert (await _sweep(harness, store)).waits == 3
+        assert [wait.id for wait in await store.waits(uid)] == [pending.id]
+        with pytest.raises(WaitNotFound):
+            await store.wait(uid, answered.id)
+        assert (await store.answer(keys[3], "at last")).accepted
+
+    async def test_an_answer_that_a_turn_has_yet_to_read_stays(self, store: Store, harness: StoreHarness) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=driven.turn.id)
+        key = await store.open_wait(uid, wait)
+        await store.park(driven.lease, driven.turn.id, waits=[wait.id])
+        await store.answer(key, "yes")
+        assert (await _sweep(harness, store)).waits == 0
+        assert (await store.wait(uid, wait.id)).answer == "yes"
+        again = await must_open(store, uid, "another")
+        await store.commit(await plan_of(store, again))
+        assert (await _sweep(harness, store)).waits == 1
+
+    async def test_delivered_debts_go_and_open_ones_stay(self, store: Store, harness: StoreHarness) -> None:
+        lease, receiver = await a_held_session(store), await a_session(store)
+        owes = (Owed(receiver.uid, Wake(source="first")), Owed(receiver.uid, Wake(source="second")))
+        await store.commit(replace(await plan_nodes(store, lease), owes=owes))
+        first, second = await store.debts()
+        await store.deliver(first)
+        assert (await _sweep(harness, store)).outbox == 1
+        assert await store.debts() == [second]
+        assert await store.deliver(second) is not None
+        assert (await _sweep(harness, store)).outbox == 1
+
+    async def test_superseded_documents_go_unless_a_turn_has_pinned_them(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        uid = (await a_session(store)).uid
+        await store.put_document(uid, "config", {"n": 1}, expected=0)
+        driven = await open_with(store, uid)
+        await store.put_document(uid, "config", {"n": 2}, expected=1)
+        await store.put_document(uid, "config", {"n": 3}, expected=2)
+        await store.put_document(uid, "catalog", {"n": 1}, expected=0)
+        assert (await _sweep(harness, store)).documents == 2  # config 0 and 2; config 1 and catalog 0 are pinned
+        assert await store.document(uid, "config", driven.turn.config_revision) == Document(1, {"n": 1})
+        assert await store.document(uid, "catalog", driven.turn.catalog_revision) == Document(0, {})
+        await store.commit(await plan_of(store, driven))
+        assert (await _sweep(harness, store)).documents == 2
+        assert await store.document(uid, "config") == Document(3, {"n": 3})
+        assert await store.document(uid, "catalog") == Document(1, {"n": 1})
+        assert (await store.snapshot(uid)).config == Document(3, {"n": 3})
+
+    # -- deleted sessions ----------------------------------------------------------------------------------------------
+
+    async def test_nodes_and_receipts_of_a_deleted_session_go(self, store: Store, harness: StoreHarness) -> None:
+        lease = await a_held_session(store)
+        a, _ = await _grow(store, lease, "a", "b")
+        await rewind(store, lease, a)
+        await _grow(store, lease, "B")
+        await store.delete(lease.session)
+        report = await _sweep(harness, store)
+        assert (report.nodes, report.commits) == (4, 4)
+        assert (await _sweep(harness, store)).total == 0
+
+    async def test_a_deleted_session_stays_deleted(self, store: Store, harness: StoreHarness) -> None:
+        session = await a_session(store)
+        await run_turn(store, session.uid, "hello")
+        await store.delete(session.uid)
+        await _sweep(harness, store)
+        with pytest.raises(SessionDeleted):
+            await store.find(session.uid)
+        assert await store.delete(session.uid) is False
+
+    async def test_what_a_fork_shares_stays_and_the_rest_goes(self, store: Store, harness: StoreHarness) -> None:
+        lease = await a_held_session(store)
+        a, b, _ = await _grow(store, lease, "a", "b", "c")
+        fork = await _forked(store, lease.session, b)
+        await store.delete(lease.session)
+        assert (await _sweep(harness, store)).nodes == 1
+        await _grow(store, fork, "C")
+        assert await said(store, fork.session) == ["a", "b", "C"]
+        await rewind(store, fork, a)
+        assert await said(store, fork.session) == ["a"]
+
+    async def test_an_unused_fork_point_is_a_reason_to_stay(self, store: Store, harness: StoreHarness) -> None:
+        lease = await a_held_session(store)
+        (a,) = await _grow(store, lease, "a")
+        fork = await _forked(store, lease.session, a)
+        await commit_nodes(store, fork, opens(RESET), says("new"))
+        await store.delete(lease.session)
+        assert (await _sweep(harness, store)).nodes == 0
+        await rewind(store, fork, a)
+        assert await said(store, fork.session) == ["a"]
+
+    async def test_shared_nodes_go_with_the_last_who_shares_them(self, store: Store, harness: StoreHarness) -> None:
+        lease = await a_held_session(store)
+        (a,) = await _grow(store, lease, "a")
+        child = await _forked(store, lease.session, a)
+        (b,) = await _grow(store, child, "b")
+        grandchild = await _forked(store, child.session, b)
+        await _grow(store, grandchild, "c")
+        await store.delete(lease.session)
+        await store.delete(child.session)
+        assert (await _sweep(harness, store)).nodes == 0
+        assert await said(store, grandchild.session) == ["a", "b", "c"]
+        await store.delete(grandchild.session)
+        report = await _sweep(harness, store)
+        assert (report.nodes, report.commits) == (4, 3)
+
+    async def test_a_deleted_fork_takes_nothing_of_its_parent_along(self, store: Store, harness: StoreHarness) -> None:
+        lease = await a_held_session(store)
+        (a,) = await _grow(store, lease, "a")
+        fork = await _forked(store, lease.session, a)
+        await _grow(store, fork, "b", "c")
+        await store.delete(fork.session)
+        assert (await _sweep(harness, store)).nodes == 2
+        await _grow(store, lease, "d")
+        assert await said(store, lease.session) == ["a", "d"]
+
+    async def test_a_fork_keeps_the_state_parts_of_its_deleted_parent(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        lease = await a_held_session(store)
+        early = replace(await plan_nodes(store, lease, says("a")), parts={"p": Changed(b"early")})
+        a = leaf_of(await store.commit(early))
+        late = replace(await plan_nodes(store, lease, says("b")), parts={"p": Changed(b"late")})
+        fork = await _forked(store, lease.session, leaf_of(await store.commit(late)))
+        await store.delete(lease.session)
+        assert (await _sweep(harness, store)).blobs == 0
+        assert await store.blob((await store.parts(fork.session))["p"]) == b"late"
+        await rewind(store, fork, a)
+        assert await store.blob((await store.parts(fork.session))["p"]) == b"early"
+
+    # -- blobs ---------------------------------------------------------------------------------------------------------
+
+    async def test_a_blob_that_nothing_refers_to_goes(self, store: Store, harness: StoreHarness) -> None:
+        blob = await store.put_blob(b"unused")
+        assert (await _sweep(harness, store)).blobs == 1
+        assert not await _is_stored(store, blob)
+
+    async def test_a_young_blob_stays_for_whoever_is_about_to_use_it(self, store: Store, harness: StoreHarness) -> None:
+        before = await harness.now()
+        await harness.advance(HOUR)
+        blob = await store.put_blob(b"young")
+        assert await store.vacuum(before=before) == Vacuumed()
+        assert await _is_stored(store, blob)
+
+    async def test_a_blob_that_was_put_again_is_young_again(self, store: Store, harness: StoreHarness) -> None:
+        blob = await store.put_blob(b"twice")
+        await harness.advance(HOUR)
+        between = await harness.now()
+        await harness.advance(HOUR)
+        await store.put_blob(b"twice")
+        await store.vacuum(before=between)
+        assert await _is_stored(store, blob)
+
+    async def test_blobs_of_nodes_items_debts_and_parts_stay(self, store: Store, harness: StoreHarness) -> None:
+        lease, receiver = await a_held_session(store), await a_session(store)
+        in_node, in_item, in_debt = [await store.put_blob(body) for body in (b"node", b"item", b"debt")]
+        await store.admit(receiver.uid, _message_with(in_item))
+        plan = replace(
+            await plan_nodes(store, lease, _showing(in_node)),
+            parts={"p": Changed(b"part")},
+            owes=(Owed(receiver.uid, _message_with(in_debt).body),),
+        )
+        await store.commit(plan)
+        assert (await _sweep(harness, store)).blobs == 0
+        in_part = (await store.parts(lease.session))["p"]
+        assert [await _is_stored(store, blob) for blob in (in_node, in_item, in_debt, in_part)] == [True] * 4
+
+    async def test_parts_that_a_rewind_could_need_stay(self, store: Store, harness: StoreHarness) -> None:
+        lease = await a_held_session(store)
+        early = replace(await plan_nodes(store, lease, says("a")), parts={"p": Changed(b"early")})
+        a = leaf_of(await store.commit(early))
+        await store.commit(replace(await plan_nodes(store, lease, says("b")), parts={}))
+        assert (await _sweep(harness, store)).blobs == 0
+        await rewind(store, lease, a)
+        assert await store.blob((await store.parts(lease.session))["p"]) == b"early"
+
+    async def test_a_shared_blob_goes_with_the_last_who_refers_to_it(self, store: Store, harness: StoreHarness) -> None:
+        blob = await store.put_blob(b"shared")
+        leases = [await a_held_session(store), await a_held_session(store)]
+        for lease in leases:
+            await commit_nodes(store, lease, _showing(blob))
+        await store.delete(leases[0].session)
+        assert (await _sweep(harness, store)).blobs == 0
+        assert await store.blob(blob) == b"shared"
+        await store.delete(leases[1].session)
+        assert (await _sweep(harness, store)).blobs == 1
+        assert not await _is_stored(store, blob)
+
+    async def test_a_part_and_a_node_may_share_a_blob(self, store: Store, harness: StoreHarness) -> None:
+        one, two = await a_held_session(store), await a_held_session(store)
+        await store.commit(replace(await plan_nodes(store, one), parts={"p": Changed(b"both")}))
+        blob = (await store.parts(one.session))["p"]
+        await commit_nodes(store, two, _showing(blob))
+        await store.delete(one.session)
+        await _sweep(harness, store)
+        assert await store.blob(blob) == b"both"
+
+    async def test_the_blob_of_an_item_goes_after_the_item(self, store: Store, harness: StoreHarness) -> None:
+        uid = (await a_session(store)).uid
+        blob = await store.put_blob(b"of an item")
+        item = await store.admit(uid, _message_with(blob))
+        assert (await _sweep(harness, store)).total == 0
+        await store.cancel(uid, These((item.id,)))
+        removed = [await _sweep(harness, store), await _sweep(harness, store)]
+        assert sum(report.items for report in removed) == 1
+        assert sum(report.blobs for report in removed) == 1
+        assert not await _is_stored(store, blob)
+
+    # -- how it works --------------------------------------------------------------------------------------------------
+
+    async def test_what_ended_after_the_given_time_stays(self, store: Store, harness: StoreHarness) -> None:
+        uid, gone = (await a_session(store)).uid, (await a_held_session(store))
+        await _grow(store, gone, "a")
+        key = await store.open_wait(uid, a_wait())
+        await harness.advance(HOUR)
+        before = await harness.now()
+        await harness.advance(HOUR)
+        await run_turn(store, uid, "hello")
+        await store.put_document(uid, "metadata", {"n": 1}, expected=0)
+        await store.answer(key, "yes")
+        await store.delete(gone.session)
+        assert await store.vacuum(before=before) == Vacuumed()
+        report = await _sweep(harness, store)
+        assert (report.items, report.turns, report.waits, report.documents, report.nodes) == (1, 1, 1, 1, 2)
+
+    async def test_a_rehearsal_reports_the_same_and_removes_nothing(self, store: Store, harness: StoreHarness) -> None:
+        uid, gone = (await a_session(store)).uid, await a_held_session(store)
+        await run_turn(store, uid, "hello")
+        await _grow(store, gone, "a")
+        await store.delete(gone.session)
+        blob = await store.put_blob(b"unused")
+        await harness.advance(HOUR)
+        before = await harness.now()
+        rehearsed = await store.vacuum(before=before, dry_run=True)
+        assert len((await store.items(uid, terminal=True)).rows) == 1
+        assert await _is_stored(store, blob)
+        assert await store.vacuum(before=before) == rehearsed
+        assert (rehearsed.items, rehearsed.turns, rehearsed.nodes, rehearsed.blobs) == (1, 1, 2, 1)
+
+    async def test_a_second_vacuum_finds_nothing(self, store: Store, harness: StoreHarness) -> None:
+        uid = (await a_session(store)).uid
+        await run_turn(store, uid, "hello")
+        await store.put_blob(b"unused")
+        assert (await _sweep(harness, store)).total == 3
+        assert await _sweep(harness, store) == Vacuumed()
+
+    async def test_everything_of_many_sessions_goes_in_one_vacuum(self, store: Store, harness: StoreHarness) -> None:
+        for n in range(30):
+            lease = await a_held_session(store)
+            await commit_nodes(store, lease, *(says(f"{n}.{m}") for m in range(20)))
+            await store.delete(lease.session)
+        report = await _sweep(harness, store)
+        assert (report.nodes, report.commits) == (30 * 21, 30)
+
+    async def test_a_session_goes_on_as_if_nothing_had_happened(self, store: Store, harness: StoreHarness) -> None:
+        uid = (await a_session(store)).uid
+        await run_turn(store, uid, "one")
+        await store.admit(uid, a_message("two"))
+        await _sweep(harness, store)
+        driven = await must_open(store, uid)
+        await store.commit(await plan_of(store, driven, says("re: two")))
+        await run_turn(store, uid, "three")
+        assert await said(store, uid) == ["one", "re: one", "re: two", "three", "re: three"]
+
+    async def test_a_failure_is_never_an_empty_report(self, harness: StoreHarness) -> None:
+        store = await harness.open()
+        await store.put_blob(b"unused")
+        await store.aclose()
+        with pytest.raises(StoreClosed):
+            await store.vacuum(before=await harness.now())
+
+    # -- races ---------------------------------------------------------------------------------------------------------
+
+    async def test_a_blob_is_used_or_collected_and_never_both(self, harness: StoreHarness) -> None:
+        async with opened(harness) as one, opened(harness) as two:
+            for n in range(6):
+                body = b"blob %d" % n
+                blob = await one.put_blob(body)
+                await harness.advance(HOUR)
+                lease = await a_held_session(one)
+                plan = await plan_nodes(one, lease, _showing(blob))
+                committed, report = await asyncio.gather(
+                    one.commit(plan), two.vacuum(before=await harness.now()), return_exceptions=True
+                )
+                assert isinstance(report, Vacuumed)
+                if isinstance(committed, BaseException):
+                    assert isinstance(committed, BlobMissing)
+                    assert await one.nodes(lease.session) == []
+                    assert report.blobs == 1
+                else:
+                    assert await two.blob(blob) == body
+                    assert report.blobs == 0
+
+    async def test_a_part_is_written_or_collected_and_never_both(self, harness: StoreHarness) -> None:
+        async with opened(harness) as one, opened(harness) as two:
+            for n in range(6):
+                body = b"part %d" % n
+                await one.put_blob(body)
+                await harness.advance(HOUR)
+                lease = await a_held_session(one)
+                plan = replace(await plan_nodes(one, lease), parts={"p": Changed(body)})
+                await asyncio.gather(one.commit(plan), two.vacuum(before=await harness.now()))
+                assert await two.blob(BlobHash(hashlib.sha256(body).hexdigest())) == body
+
+    async def test_a_fork_racing_delete_and_vacuum_is_whole_or_refused(self, harness: StoreHarness) -> None:
+        async with opened(harness) as one, opened(harness) as two, opened(harness) as three:
+            for _ in range(6):
+                lease = await a_held_session(one)
+                _, b = await _grow(one, lease, "a", "b")
+                new = a_fork(lease.session, b)
+                forked, _, report = await asyncio.gather(
+                    one.fork(new),
+                    two.delete(lease.session),
+                    three.vacuum(before=await harness.now() + HOUR),
+                    return_exceptions=True,
+                )
+                assert isinstance(report, Vacuumed)
+                if isinstance(forked, Session):
+                    await _sweep(harness, two)
+                    assert await said(three, new.uid) == ["a", "b"]
+                else:
+                    assert isinstance(forked, SessionDeleted)
+
+    async def test_vacuums_at_once_remove_everything_once(self, harness: StoreHarness) -> None:
+        async with opened(harness) as one, opened(harness) as two:
+            gone = await a_held_session(one)
+            await _grow(one, gone, "a", "b")
+            await one.delete(gone.session)
+            await run_turn(one, (await a_session(one)).uid, "hello")
+            await harness.advance(HOUR)
+            before = await harness.now()
+            reports = await asyncio.gather(one.vacuum(before=before), two.vacuum(before=before))
+        for kind, expected in {"nodes": 3, "commits": 2, "items": 1, "turns": 1}.items():
+            assert sum(getattr(report, kind) for report in reports) == expected

@@ -1,0 +1,3 @@
+"""The version of lash."""
+
+VERSION = "0.1.0"
