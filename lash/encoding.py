@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from pydantic import JsonValue
@@ -29,12 +29,35 @@ JsonObject = dict[str, JsonValue]
 """A JSON object: what bodies, options and documents are made of."""
 
 VERSION_FIELD = "v"
+_MANY = 1_000_000
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 def canonical(value: JsonValue | Mapping[str, JsonValue], *, what: str = "value") -> str:
-    """The canonical text of a JSON value. ``what`` names the value in errors."""
+    """The canonical text of a JSON value from anywhere. ``what`` names the value in errors."""
+    if not _has_string_keys(value):
+        where, problem = _diagnose(value, what) or (what, "its keys are not all strings")
+        raise InvalidValue(where, problem)
+    return _text(value, what)
+
+
+def _has_string_keys(value: object) -> bool:
+    """JSON has no other keys, and the encoder would turn a number into a string without a word."""
+    waiting = [value]
+    for found in waiting:
+        if isinstance(found, dict):
+            if any(type(key) is not str for key in found):
+                return False
+            waiting += found.values()
+        elif isinstance(found, list | tuple):
+            waiting += found
+        if len(waiting) > _MANY:  # perhaps a value that contains itself; the encoder will say so
+            break
+    return True
+
+
+def _text(value: object, what: str) -> str:
     try:
         text = _encode(value)
         size = len(text.encode("utf-8"))
@@ -45,16 +68,29 @@ def canonical(value: JsonValue | Mapping[str, JsonValue], *, what: str = "value"
     return text
 
 
+def utf8_size(text: str, *, what: str) -> int:
+    """How many bytes a text has in UTF-8; InvalidValue when no encoding can store it."""
+    fault = _find_surrogate(text, what)
+    if fault is not None:
+        raise InvalidValue(*fault)
+    return len(text.encode("utf-8"))
+
+
 def record(version: int, value: Mapping[str, JsonValue], *, what: str = "value") -> str:
-    """The canonical text of a stored record, which says its version before anything else is read from it."""
-    return canonical({**value, VERSION_FIELD: version}, what=what)
+    """The canonical text of a stored record, which says its version before anything else is read from it.
+
+    Its fields are of our own making: models have checked what came from outside.
+    """
+    if VERSION_FIELD in value:
+        raise InvalidValue(what, f"the field {VERSION_FIELD!r} is taken by the record version")
+    return _text({**value, VERSION_FIELD: version}, what)
 
 
 def read_record(text: str, *, what: str, supported: int) -> JsonObject:
     """A stored record's fields, without the version. Missing, malformed and unsupported versions are three errors."""
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise CorruptRecord(what, f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise CorruptRecord(what, f"a JSON object was expected, not {type(value).__name__}")
@@ -74,12 +110,16 @@ def check_version(found: object, *, what: str, supported: int) -> int:
 
 def digest(what: str, version: int, texts: Iterable[str]) -> str:
     """The hash of some canonical texts. Each is preceded by its length, so that no two lists give the same bytes."""
-    running = hashlib.sha256(f"lash:{what}:{version}".encode())
+    running = hashlib.sha256(f"lash:{what}:{version}:".encode())
     for text in texts:
         data = text.encode("utf-8")
         running.update(b"%d:" % len(data))
         running.update(data)
     return running.hexdigest()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _diagnose(value: object, what: str) -> tuple[str, str] | None:
@@ -98,7 +138,7 @@ def _find_fault(value: object, where: str) -> tuple[str, str] | None:
             return None if math.isfinite(value) else (where, f"{value} is not a JSON number")
         case str():
             return _find_surrogate(value, where)
-        case Mapping():
+        case dict():
             for key, inner in value.items():
                 if not isinstance(key, str):
                     return where, f"the key {key!r} is not a string"
@@ -106,7 +146,7 @@ def _find_fault(value: object, where: str) -> tuple[str, str] | None:
                 if found:
                     return found
             return None
-        case Sequence():
+        case list() | tuple():
             for index, inner in enumerate(value):
                 found = _find_fault(inner, f"{where}[{index}]")
                 if found:

@@ -57,6 +57,17 @@ class LashError(Exception):
 
     code: ClassVar[str] = "lash"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process boundaries whole, whatever their constructors ask for."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[LashError], args: tuple[object, ...], facts: dict[str, object]) -> LashError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
 
 # -- change the call ---------------------------------------------------------------------------------------------------
 
@@ -156,7 +167,9 @@ class EvidenceMissing(UsageError):
     code = "usage.evidence_missing"
 
     def __init__(self, turn: TurnId) -> None:
-        super().__init__(f"turn {turn} cannot be committed as cancelled: nobody asked for it with that request id")
+        super().__init__(
+            f"nobody asked turn {turn} to stop with that request id; call request_cancel before committing it as cancelled"
+        )
         self.turn = turn
 
 
@@ -189,7 +202,9 @@ class NodeNotFound(NotFound):
     code = "not_found.node"
 
     def __init__(self, node: str) -> None:
-        super().__init__(f"there is no node {node!r} in this session or its ancestors")
+        super().__init__(
+            f"there is no node {node!r} in this session or its ancestors; read the path and take an id from there"
+        )
         self.node = node
 
 
@@ -197,7 +212,9 @@ class TurnNotFound(NotFound):
     code = "not_found.turn"
 
     def __init__(self, turn: str) -> None:
-        super().__init__(f"there is no turn {turn!r} in this session")
+        super().__init__(
+            f"there is no turn {turn!r} in this session; it may have been vacuumed. Look it up by its item"
+        )
         self.turn = turn
 
 
@@ -207,14 +224,14 @@ class WaitNotFound(NotFound):
     code = "not_found.wait"
 
     def __init__(self) -> None:
-        super().__init__("no wait answers to this key: it is unknown, not genuine, or was revoked")
+        super().__init__("no wait answers to this: it is unknown, not genuine, or was revoked; ask for a new key")
 
 
 class BlobNotFound(NotFound):
     code = "not_found.blob"
 
     def __init__(self, found: str) -> None:
-        super().__init__(f"there is no blob {found!r}")
+        super().__init__(f"there is no blob {found!r}; put its bytes again")
         self.hash = found
 
 
@@ -222,7 +239,9 @@ class OutboxNotFound(NotFound):
     code = "not_found.outbox"
 
     def __init__(self, session: SessionUid, operation: OperationId, ordinal: int) -> None:
-        super().__init__(f"session {session} owes nothing under operation {operation}, number {ordinal}")
+        super().__init__(
+            f"session {session} owes nothing under operation {operation}, number {ordinal}; list the debts again"
+        )
         self.session, self.operation, self.ordinal = session, operation, ordinal
 
 
@@ -289,7 +308,9 @@ class OperationReused(Conflict):
     code = "conflict.operation_reused"
 
     def __init__(self, session: SessionUid, operation: OperationId) -> None:
-        super().__init__(f"operation {operation} of session {session} was committed with other content")
+        super().__init__(
+            f"operation {operation} of session {session} was committed with other content; use a new id for other content"
+        )
         self.session, self.operation = session, operation
 
 
@@ -333,7 +354,10 @@ class ReplayMismatch(Conflict):
     code = "conflict.replay_mismatch"
 
     def __init__(self, key: ReplayKey, differs: Sequence[str]) -> None:
-        super().__init__(f"effect {key!r} was recorded with another {', '.join(differs)}; it is not run again")
+        super().__init__(
+            f"effect {key!r} was recorded with another {', '.join(differs)} and is not run again; "
+            "settle the turn as failed, or run the code that recorded it"
+        )
         self.key, self.differs = key, tuple(differs)
 
 
@@ -495,7 +519,7 @@ class CorruptRecord(CorruptData):
     code = "corrupt.record"
 
     def __init__(self, record: str, problem: str) -> None:
-        super().__init__(f"{record}: {problem}")
+        super().__init__(f"{record} is damaged: {problem}; restore a backup")
         self.record, self.problem = record, problem
 
 
@@ -503,7 +527,7 @@ class RecordVersionMissing(CorruptData):
     code = "corrupt.record_version_missing"
 
     def __init__(self, record: str) -> None:
-        super().__init__(f"{record} carries no record version")
+        super().__init__(f"{record} carries no record version; restore a backup")
         self.record = record
 
 
@@ -511,7 +535,9 @@ class RecordVersionMalformed(CorruptData):
     code = "corrupt.record_version_malformed"
 
     def __init__(self, record: str, found: object) -> None:
-        super().__init__(f"{record} carries {found!r} where its record version, an integer from 1 on, should be")
+        super().__init__(
+            f"{record} carries {found!r} where its record version, an integer from 1 on, should be; restore a backup"
+        )
         self.record, self.found = record, found
 
 

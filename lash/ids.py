@@ -43,7 +43,7 @@ def mint_id(at: datetime) -> str:
 
 def id_from(*words: str) -> str:
     """The id that these words always give, for what must come out the same when it is asked for again."""
-    text = "\x1f".join(words)
+    text = "".join(f"{len(word)}:{word}" for word in words)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -40,7 +40,7 @@ class LeaseRecord:
         """
         if self.owner is None or self.expires_at is None:
             return True
-        return self.expires_at <= now or self.expires_at > now + MAX_TTL
+        return self.expires_at <= now or self.expires_at > now + 2 * MAX_TTL
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ MAX_KEY = 256
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of one JSON body: a node, an inbox item, an outcome, a document. Larger content belongs into a blob."""
 MAX_BLOB = 256 * 1024 * 1024
-MAX_TTL = timedelta(hours=1)
-"""The longest lease. An expiry further away than this was written by a broken clock and counts as expired."""
+MAX_TTL = timedelta(minutes=10)
+"""The longest lease. An expiry twice as far away was written by a broken clock and counts as expired."""
 
 NAME_RULE = (
     f"1 to {MAX_NAME} characters: letters, digits and . _ - : @ + = ~, starting with a letter, a digit or _, "
@@ -30,7 +30,7 @@ _NAME = re.compile(rf"\w[\w.:@+=~-]{{0,{MAX_NAME - 1}}}\Z")
 
 def check_name(name: str) -> SessionName:
     if not _NAME.match(name) or not unicodedata.is_normalized("NFC", name):
-        raise InvalidName(name, NAME_RULE)
+        raise InvalidName(name[:80], NAME_RULE)
     return SessionName(name)
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lash.clock import from_micros, to_micros
 from lash.encoding import JsonObject, read_record, record
 from lash.errors import CorruptRecord
-from lash.ids import ItemId, OperationId, SessionUid, id_from
+from lash.ids import ID_PATTERN, ItemId, OperationId, SessionUid, id_from
 from lash.inbox.items import Boundary, Command, Message, NewItem, Wake, When, decode_body, encode_body
 
 OUTBOX_VERSION = 1
@@ -29,17 +32,32 @@ class Owed:
     options: JsonObject = field(default_factory=dict)
     available_at: datetime | None = None
 
-    def encode(self) -> str:
-        fields: JsonObject = {
+    def content(self) -> JsonObject:
+        """What is owed. When it becomes available is no part of it, as in an item: a retry would say another time."""
+        return {
             "to": self.to,
             "body": encode_body(self.body),
             "when": self.when,
             "boundary": self.boundary,
             "merge_key": self.merge_key,
             "options": self.options,
-            "available_at": None if self.available_at is None else to_micros(self.available_at),
         }
-        return record(OUTBOX_VERSION, fields, what="an outbox item")
+
+    def encode(self) -> str:
+        due = None if self.available_at is None else to_micros(self.available_at)
+        return record(OUTBOX_VERSION, {**self.content(), "available_at": due}, what="an outbox item")
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    to: str = Field(pattern=ID_PATTERN.pattern.removesuffix(r"\Z") + "$")
+    body: str
+    when: When
+    boundary: Boundary
+    merge_key: str | None
+    options: JsonObject
+    available_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +84,18 @@ class Debt:
 
 
 def decode_owed(text: str, *, what: str) -> Owed:
-    fields = read_record(text, what=what, supported=OUTBOX_VERSION)
+    fields: dict[str, Any] = dict(read_record(text, what=what, supported=OUTBOX_VERSION))
     try:
-        due = fields["available_at"]
-        return Owed(
-            to=SessionUid(str(fields["to"])),
-            body=decode_body(str(fields["body"]), what=what),
-            when=fields["when"],  # type: ignore[arg-type]  # written by encode
-            boundary=fields["boundary"],  # type: ignore[arg-type]
-            merge_key=fields["merge_key"],  # type: ignore[arg-type]
-            options=fields["options"],  # type: ignore[arg-type]
-            available_at=None if due is None else from_micros(int(due)),  # type: ignore[arg-type]
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptRecord(what, f"not an outbox item ({error})") from None
+        stored = _Stored.model_validate(fields)
+        due = None if stored.available_at is None else from_micros(stored.available_at)
+    except (ValidationError, OverflowError) as error:
+        raise CorruptRecord(what, f"not an outbox item ({type(error).__name__})") from None
+    return Owed(
+        to=SessionUid(stored.to),
+        body=decode_body(stored.body, what=what),
+        when=stored.when,
+        boundary=stored.boundary,
+        merge_key=stored.merge_key,
+        options=stored.options,
+        available_at=due,
+    )

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from lash.commit.outbox import Owed
 from lash.commit.parts import StateParts, check_parts
 from lash.commit.usage import UsageDelta, check_usage
-from lash.encoding import JsonObject, canonical, digest
+from lash.encoding import JsonObject, canonical, digest, utf8_size
 from lash.graph.delta import Append, GraphDelta, MoveHead, Unchanged
 from lash.graph.session import DocumentKind
 from lash.ids import NodeId, OperationId, SessionUid
@@ -70,7 +70,11 @@ def check_plan(plan: CommitPlan) -> None:
         check_usage(delta)
     if isinstance(plan.delta, Append):
         for node in plan.delta.nodes:
-            check_size(f"node {node.id}", len(node.body.encode("utf-8")))
+            for text in (node.id, node.kind):
+                utf8_size(text, what="a node")
+            check_size(f"node {node.id}", utf8_size(node.body, what=f"node {node.id}"))
+    if isinstance(plan.delta, MoveHead):
+        utf8_size(plan.delta.to, what="a node id")
 
 
 def content_hash(plan: CommitPlan) -> str:
@@ -98,7 +102,7 @@ def _texts(plan: CommitPlan) -> Iterator[str]:
     yield canonical(_settlement(plan.settles))
     yield canonical(None if plan.parts is None else {name: part.hash for name, part in plan.parts.items()})
     yield canonical([delta.encode() for delta in plan.usage])
-    yield from (owed.encode() for owed in plan.owes)
+    yield from (canonical(owed.content(), what="an outbox item") for owed in plan.owes)
     yield canonical({str(kind): body for kind, body in plan.documents.items()}, what="documents")
 
 

@@ -9,7 +9,7 @@ from lash.encoding import JsonObject
 from lash.errors import InvalidValue
 from lash.limits import check_key
 
-MAX_TOKENS = 10**15
+MAX_TOKENS = 10**12
 """More than one delta can mean; sums of a million of them still fit a signed 64-bit integer."""
 
 
@@ -50,7 +50,7 @@ def check_usage(delta: UsageDelta) -> None:
     check_key(delta.source)
     check_key(delta.model)
     for bucket, count in zip(Tokens.__slots__, astuple(delta.tokens), strict=True):
-        if not 0 <= count <= MAX_TOKENS:
+        if type(count) is not int or not 0 <= count <= MAX_TOKENS:
             raise InvalidValue(f"usage.{bucket}", f"{count} is not a count of tokens from 0 to {MAX_TOKENS}")
     if delta.tokens.reasoning > delta.tokens.output:
         raise InvalidValue("usage.reasoning", "it is a part of output and cannot be larger")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from lash.errors import InvalidDelta
+from lash.errors import CorruptData, InvalidDelta
 from lash.graph.frames import RESET
 from lash.graph.nodes import FrameOpened, Node, Payload, encode_payload
 from lash.graph.session import Head
@@ -54,6 +54,8 @@ def chain(
 
     A first payload that resets begins a new root. ``seqs`` are the events that the payloads came with, where known.
     """
+    if seqs and len(seqs) != len(payloads):
+        raise InvalidDelta("each node came with one event", f"{len(payloads)} payloads, {len(seqs)} seqs")
     parent, depth, frame = after.leaf, after.depth, after.frame
     if payloads and _resets(payloads[0]):
         parent, depth, frame = None, -1, -1
@@ -71,6 +73,7 @@ def chain(
             at=at,
             seq=seqs[ordinal] if seqs else 0,
             blobs=payload.blobs(),
+            encoded=True,
         )
         nodes.append(node)
         parent = node.id
@@ -86,13 +89,15 @@ def check_append(session: SessionUid, operation: OperationId, nodes: Sequence[No
         raise InvalidDelta("ids are unique", "the append names a node twice")
     first = nodes[0]
     new_root = first.parent is None and head.leaf is not None
-    if new_root and not (first.opens_frame and _resets(first.payload)):
+    if new_root and not (first.opens_frame and _resets(_check_body(first))):
         raise InvalidDelta("a new root resets", f"node {first.id} has no parent and does not open a frame with 'reset'")
     if first.parent is None and not first.opens_frame:
         raise InvalidDelta("a root opens a frame", f"node {first.id} has no parent and is {first.kind!r}")
     parent, depth, frame = (None, -1, -1) if first.parent is None else (head.leaf, head.depth, head.frame)
     for ordinal, node in enumerate(nodes):
         _check_place(node, node_id(session, operation, ordinal), parent, depth + 1, frame)
+        if not node.encoded:
+            _check_body(node)
         parent, depth, frame = node.id, node.depth, node.frame
     return new_root
 
@@ -108,6 +113,14 @@ def _check_place(node: Node, derived: NodeId, parent: NodeId | None, depth: int,
             "depth and frame follow from the place",
             f"{node.id} says depth {node.depth}, frame {node.frame}; it stands at {depth}, {expected_frame}",
         )
+
+
+def _check_body(node: Node) -> Payload:
+    """A node that nobody could read would make its session unusable, so it never gets in."""
+    try:
+        return node.payload
+    except CorruptData as error:
+        raise InvalidDelta("a node can be read", str(error)) from None
 
 
 def _resets(payload: Payload) -> bool:

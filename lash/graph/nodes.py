@@ -141,7 +141,9 @@ class Node:
     at: datetime
     seq: int = 0
     blobs: frozenset[BlobHash] = field(default=frozenset(), compare=False)
-    """What the payload refers to; filled for nodes to be written, so that a commit need not parse them."""
+    """What the payload refers to; filled for nodes to be written, so that a commit need not look."""
+    encoded: bool = field(default=False, compare=False)
+    """Whether the body was made from a payload a moment ago, so that a commit need not read it to believe it."""
 
     @property
     def payload(self) -> Payload:

@@ -121,6 +121,7 @@ def _debt(plan: CommitPlan, ordinal: int) -> Debt:
     owed = plan.owes[ordinal]
     check_id("the receiver of an outbox item", owed.to)
     check_time("available_at", owed.available_at)
+    canonical(owed.options, what="options")
     kept = decode_owed(owed.encode(), what=f"outbox item {ordinal} of operation {plan.operation}")
     debt = Debt(plan.lease.session, plan.operation, ordinal, kept)
     check_item(debt.item())

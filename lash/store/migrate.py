@@ -1,8 +1,8 @@
 """The database's revision, and whether this lash and that database can live with each other.
 
-A database knows its revision and the oldest lash that may run on it. A lash knows the oldest revision that it can run on.
-It starts when both are satisfied, so that a fleet can be upgraded while it runs: first the database, then, one by one,
-the processes.
+A database knows its revision and the oldest lash that may run on it. A lash knows the oldest revision that it can run
+on. It starts when both are satisfied, so that a fleet can be upgraded while it runs: first the database, then, one by
+one, the processes.
 """
 
 from __future__ import annotations

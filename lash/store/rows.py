@@ -10,7 +10,7 @@ from sqlalchemy import RowMapping
 
 from lash.commit.outbox import Debt, decode_owed
 from lash.commit.plan import CommitReceipt
-from lash.encoding import check_version, read_record, record
+from lash.encoding import canonical, check_version, read_record, record
 from lash.errors import CorruptRecord
 from lash.graph.session import SESSION_VERSION, DocumentKind, Head, Session
 from lash.ids import (
@@ -150,7 +150,7 @@ def new_session_values(*, uid: SessionUid, name: SessionName, agent: str, now: d
 
 def write_json(value: Any, *, what: str) -> str:
     """JSON of somebody else's making, wrapped so that it carries a record version."""
-    return record(RECORD_VERSION, {"json": value}, what=what)
+    return f'{{"json":{canonical(value, what=what)},"v":{RECORD_VERSION}}}'
 
 
 def read_json(text: str, *, what: str) -> Any:

@@ -20,8 +20,20 @@ MAX_BATCH = 256
 """Writes in one transaction. More would keep the first of them waiting for the last."""
 
 
+MAX_RETRIES = 3
+"""How often a write is tried again on its own. A rerun reads the rows anew, so what was a broken constraint becomes the
+answer that belongs to it."""
+
+
 class Unsettled(Exception):
-    """A batch failed for a reason that one of its writes may have alone. Nothing of it was written."""
+    """A batch failed for a reason that one of its writes may have alone, or that may pass. Nothing of it was written.
+
+    ``refusal`` is what the caller hears when a write keeps failing on its own.
+    """
+
+    def __init__(self, refusal: LashError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 class Writer:
@@ -53,15 +65,17 @@ class Writer:
             batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
             await self._settle_batch(batch)
 
-    async def _settle_batch(self, batch: list[tuple[Write[Any], asyncio.Future[Settled[Any]]]]) -> None:
+    async def _settle_batch(self, batch: list[tuple[Write[Any], asyncio.Future[Settled[Any]]]], tried: int = 0) -> None:
         try:
             settled = await self._settle([write for write, _ in batch])
         except Unsettled as error:
             if len(batch) > 1:
                 for one in batch:
                     await self._settle_batch([one])
-                return
-            _refuse(batch, error.__cause__ or error)
+            elif tried < MAX_RETRIES:
+                await self._settle_batch(batch, tried + 1)
+            else:
+                _refuse(batch, error.refusal)
         except BaseException as error:
             _refuse(batch, error)
             if not isinstance(error, Exception):

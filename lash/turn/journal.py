@@ -8,7 +8,7 @@ used all the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Literal
 
@@ -120,7 +120,7 @@ def write(known: JournalEntry | None, new: JournalRecord, *, seq: int, now: date
     match new:
         case Started():
             if known is not None:
-                return None
+                return _with_wait(known, new, seq)
             return JournalEntry(new.key, new.identity, "started", seq, now, composition=new.composition, wait=new.wait)
         case Finished():
             state: EntryState = "failed" if new.failed else "completed"
@@ -139,6 +139,15 @@ def write(known: JournalEntry | None, new: JournalRecord, *, seq: int, now: date
                 composition=new.composition or (known.composition if known else None),
                 wait=known.wait if known else None,
             )
+
+
+def _with_wait(known: JournalEntry, new: Started, seq: int) -> JournalEntry | None:
+    """An effect that was started may still hand out a completion key; from then on it is pending, not unknown."""
+    if new.wait is None or new.wait == known.wait or known.state != "started":
+        return None
+    if known.wait is not None:
+        raise ReplayMismatch(new.key, ["wait"])
+    return replace(known, wait=new.wait, seq=seq)
 
 
 def require_same(entry: JournalEntry, identity: Identity) -> None:

@@ -157,7 +157,7 @@ def check_settlement(
     twice = settlement.completes & settlement.gives_back
     if settled != taken or twice:
         raise UnsettledItems(unsettled.id, missing=sorted(taken - settled), foreign=sorted(settled - taken | twice))
-    if request is not None and settlement.cancelled_by != request.id:
+    if request is not None and (settlement.cancelled_by, settlement.outcome) != (request.id, CANCELLED):
         raise TurnCancelRequested(unsettled.id, request.id)
     if (settlement.outcome == CANCELLED or settlement.cancelled_by is not None) and request is None:
         raise EvidenceMissing(unsettled.id)
@@ -174,7 +174,7 @@ def ready_at(
     if unsettled is not None:
         if unsettled.state == "parked":
             return unsettled.parked_until
-        return now if lease.owner is None else lease.expires_at
+        return now if lease.owner is None else lease.expires_at or now
     if next_item_at is None or lease.owner is None or lease.expires_at is None:
         return next_item_at
     return max(next_item_at, lease.expires_at)

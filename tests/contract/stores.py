@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 
+import asyncpg
 import pytest
+from sqlalchemy.engine import URL
 
+from lash.clock import MICROSECOND, from_micros
 from lash.store.contract import Store
 from lash.store.memory import MemoryData, MemoryStore
+from lash.store.opening import open_store
 from lash.testing import ManualClock
 from lash.testing.harness import StoreHarness
+from tests.postgres import PostgresServer, connect
+
+KINDS = ("memory", "sqlite", "postgres")
 
 
 class MemoryHarness:
@@ -27,17 +38,91 @@ class MemoryHarness:
         return self.clock.now()
 
 
-class OnEveryStore:
-    """Runs a contract class on every store, on a database that tests share where that is possible."""
+class SqliteHarness:
+    def __init__(self, path: Path) -> None:
+        self.clock = ManualClock()
+        self.path = path
 
-    @pytest.fixture
-    async def harness(self) -> StoreHarness:
-        return MemoryHarness()
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    async def open(self) -> Store:
+        return await open_store(self.url, clock=self.clock)
+
+    async def advance(self, by: timedelta) -> None:
+        self.clock.advance(by)
+
+    async def now(self) -> datetime:
+        return self.clock.now()
+
+
+class PostgresHarness:
+    """Time passes by itself, and faster when the offset row that this harness alone names is moved."""
+
+    def __init__(self, url: URL, clock: str, connection: asyncpg.Connection) -> None:
+        self._url = url.update_query_dict({"lash.clock": clock})
+        self._clock = clock
+        self._connection = connection
+
+    @property
+    def url(self) -> str:
+        return self._url.render_as_string(hide_password=False)
+
+    async def open(self) -> Store:
+        return await open_store(self.url)
+
+    async def advance(self, by: timedelta) -> None:
+        await self._connection.execute(
+            "INSERT INTO lash_clock_offsets (name, micros) VALUES ($1, $2)"
+            " ON CONFLICT (name) DO UPDATE SET micros = lash_clock_offsets.micros + excluded.micros",
+            self._clock,
+            by // MICROSECOND,
+        )
+
+    async def now(self) -> datetime:
+        return from_micros(await self._connection.fetchval("SELECT lash_now()"))
+
+
+@asynccontextmanager
+async def postgres_harness(url: URL) -> AsyncIterator[PostgresHarness]:
+    clock = uuid.uuid4().hex
+    connection = await connect(url, **{"lash.clock": clock})
+    try:
+        yield PostgresHarness(url, clock, connection)
+    finally:
+        await connection.close()
+
+
+class OnEveryStore:
+    """Runs a contract class on every store, on a database that the tests share where that is possible."""
+
+    @pytest.fixture(params=KINDS)
+    async def harness(
+        self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[StoreHarness]:
+        match request.param:
+            case "memory":
+                yield MemoryHarness()
+            case "sqlite":
+                yield SqliteHarness(tmp_path_factory.getbasetemp() / "shared.db")
+            case _:
+                server: PostgresServer = request.getfixturevalue("postgres")
+                async with postgres_harness(server.shared) as harness:
+                    yield harness
 
 
 class OnEveryEmptyStore:
     """Runs a contract class on every store, each test on an empty database of its own."""
 
-    @pytest.fixture
-    async def harness(self) -> StoreHarness:
-        return MemoryHarness()
+    @pytest.fixture(params=KINDS)
+    async def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreHarness]:
+        match request.param:
+            case "memory":
+                yield MemoryHarness()
+            case "sqlite":
+                yield SqliteHarness(tmp_path / "empty.db")
+            case _:
+                server: PostgresServer = request.getfixturevalue("postgres")
+                async with postgres_harness(server.fresh()) as harness:
+                    yield harness

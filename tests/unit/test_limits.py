@@ -42,6 +42,8 @@ def test_a_name_of_letters_digits_and_marks_is_accepted(name: str) -> None:
         "🙂",
         "x" * 129,
         unicodedata.normalize("NFD", "Zürich"),
+        "\u212b",
+        "\u1100\u1161",
     ],
 )
 def test_another_name_is_refused_with_the_rule(name: str) -> None:

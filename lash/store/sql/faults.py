@@ -13,6 +13,7 @@ from lash.errors import (
     CorruptFile,
     DatabaseMissing,
     DiskFull,
+    InvariantBroken,
     LashError,
     ReadOnlyStore,
     StoreLocked,
@@ -46,7 +47,7 @@ def translated(where: str) -> Iterator[None]:
 
 def translate(error: SQLAlchemyError, where: str) -> LashError | Unsettled:
     if isinstance(error, IntegrityError):
-        return Unsettled(str(error.orig))
+        return Unsettled(InvariantBroken(f"{where} refused a row: {error.orig}"))
     if isinstance(error, DBAPIError) and error.orig is not None:
         found = _translate_driver(error.orig, where)
         lost = error.connection_invalidated and not isinstance(found, StoreUnavailable)
@@ -83,7 +84,7 @@ def _from_sqlite(error: sqlite3.Error, where: str) -> LashError:
 
 def _from_postgres(code: str, error: BaseException, where: str) -> LashError | Unsettled:
     if code in _CONTENDED:
-        return Unsettled(f"{where} is contended: {error}")
+        return Unsettled(StoreLocked(f"{where} is contended ({error}); try again"))
     if code in _WRONG_CREDENTIALS:
         return AccessDenied(f"{where} refused this user: {error}. Check user, password and rights")
     if code == _UNKNOWN_DATABASE:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, RowMapping, bindparam, select
 
-from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound, SessionDeleted
+from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
 from lash.graph.delta import BOUNDARY_LAW
 from lash.graph.graph import Branch, Place, Segment, on_path, segments
 from lash.graph.nodes import Node
@@ -21,7 +21,7 @@ from lash.store import schema
 from lash.store.rows import SessionRow, new_session_values, read_json, write_json
 from lash.store.sql.blobs import numbers_of
 from lash.store.sql.questions import BRANCH, BY_UID, COMMIT, DOCUMENT, NODE, PARTS
-from lash.store.sql.sessions import NO_PARENT, begin_documents, find_row, insert_session
+from lash.store.sql.sessions import NO_PARENT, begin_documents, find_row, insert_session, require_new
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to
 
 _SEGMENT = (
@@ -237,27 +237,24 @@ def fork(new: NewFork) -> Write[Session]:
 
 def _fork(work: Work, new: NewFork) -> Steps[Session]:
     known = work.rows.get(new.uid)
-    if known is not None:
-        if known.state == "deleted":
-            raise SessionDeleted(new.uid)
-        if (known.name, known.forked_from) != (new.name, new.at):
-            raise IdReused("session", new.uid)
-        return known.session()
-    parent = work.session(new.parent)
-    begin = yield from boundary(work, parent, new.at)
-    config = yield from answer_to(DOCUMENT((parent.id, "config", parent.config_revision)))
-    if config is None:
-        raise CorruptGraph(f"session {parent.uid} has no config of its current revision {parent.config_revision}")
-    head = {"forked_from": new.at, "leaf": new.at, "depth": begin.spot.depth, "frame": begin.frame}
-    values = new_session_values(uid=new.uid, name=new.name, agent=parent.agent, now=work.now, **head)
-    number = yield from insert_session(new.name, values)
-    body = read_json(config["body"], what=f"config of session {parent.uid}")
-    begin_documents(work, number, config=body, metadata=new.metadata)
-    work.changes.insert(schema.branches, {"session": number, "branch": 0} | grows_from(begin.spot))
-    yield from copy_parts(work, number, 0, begin.parts)
-    row = yield from answer_to(BY_UID(new.uid))
-    if row is None:
-        raise CorruptGraph(f"session {new.uid} vanished while it was created")
+    if known is None:
+        parent = work.session(new.parent)
+        begin = yield from boundary(work, parent, new.at)
+        config = yield from answer_to(DOCUMENT((parent.id, "config", parent.config_revision)))
+        if config is None:
+            raise CorruptGraph(f"session {parent.uid} has no config of its current revision {parent.config_revision}")
+        head = {"forked_from": new.at, "leaf": new.at, "depth": begin.spot.depth, "frame": begin.frame}
+        values = new_session_values(uid=new.uid, name=new.name, agent=parent.agent, now=work.now, **head)
+        number = yield from insert_session(new.name, values)
+        if number is not None:
+            body = read_json(config["body"], what=f"config of session {parent.uid}")
+            begin_documents(work, number, config=body, metadata=new.metadata)
+            work.changes.insert(schema.branches, {"session": number, "branch": 0} | grows_from(begin.spot))
+            yield from copy_parts(work, number, 0, begin.parts)
+        known = yield from answer_to(BY_UID(new.uid))
+    row = require_new(known, new.uid)
+    if (row.name, row.forked_from) != (new.name, new.at):
+        raise IdReused("session", new.uid)
     return row.session()
 
 

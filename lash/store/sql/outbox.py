@@ -12,7 +12,7 @@ from lash.store import schema
 from lash.store.checks import check_limit
 from lash.store.rows import read_debt, read_item
 from lash.store.sql.inbox import admit_into, unsettled_turn
-from lash.store.sql.questions import DEBT, ITEM
+from lash.store.sql.questions import BY_UID, DEBT, ITEM
 from lash.store.sql.sessions import keep_session
 from lash.store.sql.steps import Steps, Work, Write, answer_to
 
@@ -30,24 +30,26 @@ def debts(connection: Connection, limit: int) -> list[Debt]:
     return [read_debt(row, SessionUid(row["uid"])) for row in found]
 
 
-def deliver(debt: Debt) -> Write[InboxItem | None]:
-    place = (debt.session, debt.operation, debt.ordinal)
+def stored(connection: Connection, debt: Debt) -> Debt:
+    """The debt as it was committed, whatever the caller's copy says. It names the sessions that paying it touches."""
+    source = BY_UID.load(connection, [debt.session]).get(debt.session)
+    key = (source.id if source else 0, debt.operation, debt.ordinal)
+    row = DEBT.load(connection, [key]).get(key)
+    if row is None:
+        raise OutboxNotFound(debt.session, debt.operation, debt.ordinal)
+    return read_debt(row, debt.session)
 
+
+def deliver(debt: Debt) -> Write[InboxItem | None]:
     def steps(work: Work) -> Steps[InboxItem | None]:
-        source = work.rows.get(debt.session)
-        if source is None:
-            raise OutboxNotFound(*place)
+        source = work.rows[debt.session]
         row = yield from answer_to(DEBT((source.id, debt.operation, debt.ordinal)))
         if row is None:
-            raise OutboxNotFound(*place)
-        owed = read_debt(row, debt.session)
-        if owed.owed.to != debt.owed.to:  # the caller named, and so locked, another receiver than the one it is owed to
-            raise OutboxNotFound(*place)
-        receiver = work.rows.get(owed.owed.to)
+            raise OutboxNotFound(debt.session, debt.operation, debt.ordinal)
+        receiver = work.rows.get(debt.owed.to)
         living = receiver if receiver is not None and receiver.state == "live" else None
-        arriving = owed.item()
         if row["state"] != "owed":
-            known = None if living is None else (yield from answer_to(ITEM((living.id, arriving.id))))
+            known = None if living is None else (yield from answer_to(ITEM((living.id, debt.item().id))))
             return None if known is None or living is None else read_item(known, living.uid)
         key = {"session": source.id, "operation": debt.operation, "ordinal": debt.ordinal}
         paid = "dropped" if living is None else "delivered"
@@ -55,7 +57,7 @@ def deliver(debt: Debt) -> Write[InboxItem | None]:
         if living is None:
             return None
         turn = yield from unsettled_turn(living)
-        item, after = yield from admit_into(work, living, arriving, turn)
+        item, after = yield from admit_into(work, living, debt.item(), turn)
         if after is not living:
             keep_session(work, living, after, was=turn, turn=turn)
         return item

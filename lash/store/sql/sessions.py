@@ -10,7 +10,7 @@ from sqlalchemy import Connection, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from lash.encoding import JsonObject
-from lash.errors import IdReused, RevisionMoved, SessionDeleted, SessionExists, SessionNotFound
+from lash.errors import IdReused, InvariantBroken, RevisionMoved, SessionDeleted, SessionExists, SessionNotFound
 from lash.graph.session import Document, DocumentKind, NewSession, Session
 from lash.ids import SessionName, SessionUid
 from lash.limits import check_id, check_key, check_name
@@ -98,34 +98,39 @@ def check_new(new: NewSession) -> None:
 
 def _create(work: Work, new: NewSession) -> Steps[Session]:
     known = work.rows.get(new.uid)
-    if known is not None:
-        if known.state == "deleted":
-            raise SessionDeleted(new.uid)
-        if (known.name, known.agent, known.forked_from) != (new.name, new.agent, None):
-            raise IdReused("session", new.uid)
-        return known.session()
-    values = new_session_values(uid=new.uid, name=new.name, agent=new.agent, now=work.now)
-    number = yield from insert_session(new.name, values)
-    begin_documents(work, number, config=new.config, metadata=new.metadata)
-    work.changes.insert(schema.branches, {"session": number, "branch": 0} | NO_PARENT)
-    row = yield from answer_to(BY_UID(new.uid))
-    if row is None:
-        raise SessionNotFound(new.uid)
+    if known is None:
+        values = new_session_values(uid=new.uid, name=new.name, agent=new.agent, now=work.now)
+        number = yield from insert_session(new.name, values)
+        if number is not None:
+            begin_documents(work, number, config=new.config, metadata=new.metadata)
+            work.changes.insert(schema.branches, {"session": number, "branch": 0} | NO_PARENT)
+        known = yield from answer_to(BY_UID(new.uid))
+    row = require_new(known, new.uid)
+    if (row.name, row.agent, row.forked_from) != (new.name, new.agent, None):
+        raise IdReused("session", new.uid)
     return row.session()
+
+
+def require_new(known: SessionRow | None, uid: SessionUid) -> SessionRow:
+    """The row that this uid has now: the one just inserted, or that of an earlier call with the same uid."""
+    if known is None:
+        raise InvariantBroken(f"session {uid} was inserted and is not there")
+    if known.state == "deleted":
+        raise SessionDeleted(uid)
+    return known
 
 
 NO_PARENT = {"parent_session": None, "parent_branch": None, "parent_depth": None}
 
 
-def insert_session(name: SessionName, values: dict[str, Any]) -> Steps[int]:
-    """The number of a new session's row, or SessionExists."""
+def insert_session(name: SessionName, values: dict[str, Any]) -> Steps[int | None]:
+    """The number of a new session's row; None when the uid is taken, SessionExists when the name is."""
     number = yield from answer_to(INSERTED(NewRow(name, tuple(values.items()))))
-    if number is not None:
-        return number
-    row = yield from answer_to(BY_NAME(name))
-    if row is None:
-        raise IdReused("session", values["uid"])
-    raise SessionExists(name, row.uid)
+    if number is None:
+        row = yield from answer_to(BY_NAME(name))
+        if row is not None and row.uid != values["uid"]:
+            raise SessionExists(name, row.uid)
+    return number
 
 
 def begin_documents(work: Work, session: int, *, config: JsonObject, metadata: JsonObject) -> None:

@@ -49,7 +49,7 @@ from lash.store.contract import (
 )
 from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, sessions, turns, vacuum, waits
 from lash.store.sql.database import Database
-from lash.store.writer import Writer
+from lash.store.writer import Unsettled, Writer
 from lash.turn.journal import Identity, JournalEntry, JournalRecord
 from lash.turn.record import CancelRequest, Turn
 from lash.waits import Answered, NewWait, Wait
@@ -221,6 +221,7 @@ class SqlStore:
         return wait_rules.sign(wait, self._secret)
 
     async def answer(self, key: str, value: JsonValue) -> Answered:
+        self._check_open()
         wait = wait_rules.verify(key, self._secret)
         uid = await self._read(lambda connection: waits.session_of(connection, wait))
         return await self._writer.write(waits.answer(uid, wait, value))
@@ -260,7 +261,8 @@ class SqlStore:
         return await self._read(lambda connection: outbox.debts(connection, limit))
 
     async def deliver(self, debt: Debt) -> InboxItem | None:
-        return await self._writer.write(outbox.deliver(debt))
+        stored = await self._read(lambda connection: outbox.stored(connection, debt))
+        return await self._writer.write(outbox.deliver(stored))
 
     async def put_blob(self, body: bytes) -> BlobHash:
         self._check_open()
@@ -284,6 +286,8 @@ class SqlStore:
             return await self._database.transact(change)
         except _DryRun as dry:
             return dry.report
+        except Unsettled as error:
+            raise error.refusal from error
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

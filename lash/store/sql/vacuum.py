@@ -11,6 +11,8 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, or_, sel
 from lash.store import schema
 from lash.store.contract import Vacuumed
 
+_CHUNK = 1000
+
 Needed = dict[tuple[int, int], int]
 """How deep living sessions reach into each branch of others."""
 
@@ -81,10 +83,17 @@ def _sweep_documents(connection: Connection, before: datetime) -> int:
 
 
 def _sweep_blobs(connection: Connection, before: datetime) -> int:
+    """Lock what nothing refers to, then look again: whoever referred to it meanwhile has either landed, and is seen, or
+    finds it gone."""
     blobs = schema.blobs.c
     held = exists().where(schema.blob_refs.c.blob == blobs.id)
     kept = exists().where(schema.state_parts.c.blob == blobs.id)
-    return _delete(connection, schema.blobs, blobs.stored_at < before, ~held, ~kept)
+    unused = select(blobs.id).where(blobs.stored_at < before, ~held, ~kept).order_by(blobs.hash)
+    numbers = [row.id for row in connection.execute(unused.with_for_update(skip_locked=True))]
+    return sum(
+        _delete(connection, schema.blobs, blobs.id.in_(numbers[at : at + _CHUNK]), ~held, ~kept)
+        for at in range(0, len(numbers), _CHUNK)
+    )
 
 
 # -- what deleted sessions left behind ---------------------------------------------------------------------------------

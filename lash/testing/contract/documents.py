@@ -119,7 +119,7 @@ class DocumentContract(StoreContract):
         uid = (await a_session(store)).uid
         with pytest.raises(InvalidValue) as refused:
             await store.put_document(uid, "metadata", {"bad": value}, expected=0)  # type: ignore[dict-item]  # on purpose
-        assert refused.value.where.startswith("metadata.bad")
+        assert ".bad" in refused.value.where
         assert await store.document(uid, "metadata") == Document(0, {})
 
     async def test_an_oversized_document_is_refused(self, store: Store) -> None:

@@ -199,12 +199,21 @@ class ListingContract(StoreContract):
         assert sorted(listed) == sorted(names)
 
     async def test_a_walk_through_the_pages_overtakes_nobody(self, harness: StoreHarness) -> None:
-        """A session that a walk has passed by would never be found by it."""
-        async with opened(harness) as one, opened(harness) as two, opened(harness) as reader:
+        """A session that became visible behind the place that a walk has reached would never be found by it."""
+        async with opened(harness) as one, opened(harness) as two, opened(harness) as three, opened(harness) as reader:
             await _create(one, "a", "b", "c")
-            creating = [_create(s, *(f"{n}-{m}" for m in range(5))) for n, s in enumerate((one, two) * 2)]
-            walk, _ = await asyncio.gather(_pages(reader, limit=1), asyncio.gather(*creating))
-            walked = [name for page in walk for name in page]
+            names = [[f"{n}-{m}" for m in range(10)] for n in range(3)]
+            creating = asyncio.gather(*(_create(s, *own) for s, own in zip((one, two, three), names, strict=True)))
+            walked: list[str] = []
+            after: str | None = None
+            while not creating.done():
+                page = await reader.sessions(after=after, limit=1)
+                if page.next is not None:
+                    walked += [session.name for session in page.rows]
+                    after = page.next
+                await asyncio.sleep(0)  # a store that never waits must let the others run
+            await creating
+            walked += [session.name for session in (await reader.sessions(after=after)).rows]
             listed = await _names(reader)
-        assert walked == listed[: len(walked)]
-        assert len(listed) == 23
+        assert walked == listed
+        assert len(listed) == 33

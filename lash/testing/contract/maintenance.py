@@ -427,7 +427,7 @@ class MaintenanceContract(StoreContract):
                 committed, report = await asyncio.gather(
                     one.commit(plan), two.vacuum(before=await harness.now()), return_exceptions=True
                 )
-                assert isinstance(report, Vacuumed)
+                assert isinstance(report, Vacuumed), repr(report)
                 if isinstance(committed, BaseException):
                     assert isinstance(committed, BlobMissing)
                     assert await one.nodes(lease.session) == []
@@ -459,7 +459,7 @@ class MaintenanceContract(StoreContract):
                     three.vacuum(before=await harness.now() + HOUR),
                     return_exceptions=True,
                 )
-                assert isinstance(report, Vacuumed)
+                assert isinstance(report, Vacuumed), repr(report)
                 if isinstance(forked, Session):
                     await _sweep(harness, two)
                     assert await said(three, new.uid) == ["a", "b"]
