@@ -168,7 +168,7 @@ class EvidenceMissing(UsageError):
 
     def __init__(self, turn: TurnId) -> None:
         super().__init__(
-            f"nobody asked turn {turn} to stop with that request id; call request_cancel before committing it as cancelled"
+            f"nobody asked turn {turn} to stop with that request id; call request_cancel before you commit"
         )
         self.turn = turn
 
@@ -308,9 +308,7 @@ class OperationReused(Conflict):
     code = "conflict.operation_reused"
 
     def __init__(self, session: SessionUid, operation: OperationId) -> None:
-        super().__init__(
-            f"operation {operation} of session {session} was committed with other content; use a new id for other content"
-        )
+        super().__init__(f"operation {operation} of session {session} was committed with other content; use a new id")
         self.session, self.operation = session, operation
 
 

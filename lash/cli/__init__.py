@@ -1,0 +1,1 @@
+"""The door from a terminal: arguments and exit codes outside, library calls inside."""

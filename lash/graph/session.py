@@ -43,7 +43,8 @@ class NewSession:
 class NewFork:
     """A session that goes on from a commit boundary of another one. Nodes are shared, never copied.
 
-    It takes over the agent, the config and the state parts as of that boundary; no pending input, no waits, no usage.
+    It takes over the agent and the present config, and the state parts as of that boundary; no pending input, no waits,
+    no usage. Its catalog is empty.
     """
 
     uid: SessionUid

@@ -165,8 +165,11 @@ class SessionStore(Protocol):
     async def sessions(
         self, where: SessionFilter = SessionFilter(), *, after: str | None = None, limit: int = 100
     ) -> Page[Session]:
-        """Living sessions in order of creation. A session created meanwhile is found on a later page, never an earlier
-        one; deleting the session that a page ended with does not lose the place."""
+        """Living sessions in order of creation, 1 to 1000 a page; a cursor that no page ended with is InvalidValue.
+
+        No session that is there throughout is missed or seen twice. One that is created meanwhile may be found or not.
+        Deleting the session that a page ended with does not lose the place.
+        """
         ...
 
     async def delete(self, uid: SessionUid) -> bool:
@@ -175,7 +178,8 @@ class SessionStore(Protocol):
         ...
 
     async def document(self, uid: SessionUid, kind: DocumentKind, revision: int | None = None) -> Document:
-        """The current config, catalog or metadata, or the one of an earlier revision that a turn has pinned."""
+        """The current config, catalog or metadata, or the one of an earlier revision that a turn has pinned. A revision
+        that is not kept is RevisionMoved."""
         ...
 
     async def put_document(self, uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expected: int) -> Document:
@@ -197,11 +201,12 @@ class GraphStore(Protocol):
         ...
 
     async def node(self, uid: SessionUid, node: NodeId) -> Node:
-        """A node of this session or of what it was forked from, on whatever branch; else NodeNotFound."""
+        """A node of this session, on whatever branch, or one at or above the point it was forked from; else
+        NodeNotFound."""
         ...
 
     async def on_active_path(self, uid: SessionUid, node: NodeId) -> bool:
-        """Whether a node is an ancestor of the head, or the head. False for a node of an abandoned branch."""
+        """Whether a node is an ancestor of the head, or the head. False for a node of an abandoned branch, or none."""
         ...
 
     async def fork(self, new: NewFork) -> Session:
@@ -401,7 +406,8 @@ class BlobStore(Protocol):
     """Content by its hash."""
 
     async def put_blob(self, body: bytes) -> BlobHash:
-        """Keep some bytes. The same bytes are kept once. What nothing refers to may be collected by a vacuum."""
+        """Keep some bytes. The same bytes are kept once, and are as young as new when they are put again. What nothing
+        refers to may be collected by a vacuum."""
         ...
 
     async def blob(self, blob: BlobHash) -> bytes: ...

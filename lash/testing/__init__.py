@@ -4,6 +4,30 @@ Needs the extra ``testing``. A store of your own is held to the contract by subc
 ``lash.testing.contract`` and giving them a harness.
 """
 
-from lash.testing.clock import ManualClock
+from lash.errors import MissingExtra
 
-__all__ = ["ManualClock"]
+try:
+    import pytest
+except ImportError:
+    raise MissingExtra("lash.testing", "testing") from None
+
+# Before the modules are imported: their assertions then say what they compared, as those of test files do.
+pytest.register_assert_rewrite("lash.testing.contract", "lash.testing.builders")
+
+from lash.testing.clock import ManualClock  # noqa: E402
+from lash.testing.faults import DIE_BEFORE, LOSE_ANSWER, Died, FaultyStore, Refuse, Slow, faulty  # noqa: E402
+from lash.testing.harness import StoreContract, StoreHarness, opened  # noqa: E402
+
+__all__ = [
+    "DIE_BEFORE",
+    "LOSE_ANSWER",
+    "Died",
+    "FaultyStore",
+    "ManualClock",
+    "Refuse",
+    "Slow",
+    "StoreContract",
+    "StoreHarness",
+    "faulty",
+    "opened",
+]

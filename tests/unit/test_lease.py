@@ -12,6 +12,8 @@ from lash.lease import Displaced, ExecutionLease, LeaseRecord, acquire, record_o
 from .samples import MINUTE, NOW, SECOND, SESSION
 
 HOUR = timedelta(hours=1)
+LONGEST, TWICE_THE_LONGEST = timedelta(minutes=10), timedelta(minutes=20)
+"""The longest lease, and the furthest expiry that a clock can have meant."""
 MICROSECOND = timedelta(microseconds=1)
 TTL = timedelta(seconds=30)
 ME, OTHER = OwnerId("me"), OwnerId("other")
@@ -32,8 +34,8 @@ MY_LEASE = ExecutionLease(SESSION, ME, 7, NOW + MINUTE)
         (LeaseRecord(OTHER, 7, NOW + MICROSECOND), False),
         (LeaseRecord(OTHER, 7, NOW), True),
         (LeaseRecord(OTHER, 7, NOW - MICROSECOND), True),
-        (LeaseRecord(OTHER, 7, NOW + HOUR), False),
-        (LeaseRecord(OTHER, 7, NOW + HOUR + MICROSECOND), True),
+        (LeaseRecord(OTHER, 7, NOW + TWICE_THE_LONGEST), False),
+        (LeaseRecord(OTHER, 7, NOW + TWICE_THE_LONGEST + MICROSECOND), True),
         (LeaseRecord(OTHER, 7, NOW + timedelta(days=365_000)), True),
         (LeaseRecord(OTHER, 7, None), True),
         (LeaseRecord(None, 7, NOW + MINUTE), True),
@@ -79,8 +81,8 @@ def test_the_lease_of_a_holder_that_is_proven_dead_is_taken_at_once() -> None:
 
 @pytest.mark.parametrize("holder_died", [True, False])
 def test_the_same_owner_gets_its_generation_again(holder_died: bool) -> None:
-    acquired = acquire(MINE, SESSION, ME, now=NOW, ttl=HOUR, holder_died=holder_died)
-    assert acquired.lease == ExecutionLease(SESSION, ME, 7, NOW + HOUR)
+    acquired = acquire(MINE, SESSION, ME, now=NOW, ttl=LONGEST, holder_died=holder_died)
+    assert acquired.lease == ExecutionLease(SESSION, ME, 7, NOW + LONGEST)
     assert acquired.displaced is None
 
 
@@ -100,14 +102,15 @@ def test_an_owner_that_released_its_lease_comes_back_with_the_next_generation() 
     [
         (NOW + MINUTE, TTL, NOW + MINUTE),
         (NOW + MINUTE, MINUTE, NOW + MINUTE),
-        (NOW + MINUTE, HOUR, NOW + HOUR),
+        (NOW + MINUTE, LONGEST, NOW + LONGEST),
         (NOW - HOUR, TTL, NOW + TTL),
         (NOW, TTL, NOW + TTL),
-        (NOW + HOUR, TTL, NOW + HOUR),
-        (NOW + HOUR * 2, TTL, NOW + TTL),
+        (NOW + LONGEST, TTL, NOW + LONGEST),
+        (NOW + TWICE_THE_LONGEST, TTL, NOW + TWICE_THE_LONGEST),
+        (NOW + TWICE_THE_LONGEST + MICROSECOND, TTL, NOW + TTL),
         (None, TTL, NOW + TTL),
     ],
-    ids=["shorter", "equal", "longer", "expired", "just expired", "longest", "absurd", "missing"],
+    ids=["shorter", "equal", "longer", "expired", "just expired", "longest", "furthest", "absurd", "missing"],
 )
 def test_renewing_and_re_entering_extend_a_lease_and_never_shorten_it_unless_its_expiry_is_absurd(
     stored: datetime | None, ttl: timedelta, expires_at: datetime
@@ -122,9 +125,11 @@ def test_when_the_clock_goes_back_a_renewal_keeps_the_later_expiry() -> None:
     assert renewed.expires_at == NOW + MINUTE
 
 
-def test_when_the_clock_goes_back_a_held_lease_stays_held() -> None:
+@pytest.mark.parametrize("ttl", [TTL, LONGEST])
+def test_when_the_clock_goes_back_a_little_a_held_lease_stays_held(ttl: timedelta) -> None:
+    held = acquire(NEVER_HELD, SESSION, OTHER, now=NOW, ttl=ttl).lease
     with pytest.raises(SessionBusy):
-        acquire(HELD, SESSION, ME, now=NOW - MINUTE * 30, ttl=TTL)
+        acquire(record_of(held), SESSION, ME, now=NOW - LONGEST, ttl=TTL)
 
 
 def test_when_the_clock_goes_far_back_the_expiry_makes_no_sense_and_the_lease_can_be_taken() -> None:

@@ -49,7 +49,7 @@ def test_a_name_of_letters_digits_and_marks_is_accepted(name: str) -> None:
 def test_another_name_is_refused_with_the_rule(name: str) -> None:
     with pytest.raises(InvalidName) as refused:
         check_name(name)
-    assert refused.value.name == name
+    assert refused.value.name == name[:80]
     assert "1 to 128 characters" in str(refused.value)
     assert ". _ - : @ + = ~" in str(refused.value)
     assert "NFC" in str(refused.value)
@@ -75,8 +75,6 @@ def test_a_huge_key_is_not_repeated_in_its_error() -> None:
     assert len(str(refused.value)) < 300
 
 
-# BUG: every other check shortens what it repeats; check_name does not.
-@pytest.mark.xfail(strict=True, reason="InvalidName repeats the whole name, however long")
 def test_a_huge_name_is_not_repeated_in_its_error() -> None:
     with pytest.raises(InvalidName) as refused:
         check_name("n" * 1_000_000)
@@ -115,8 +113,8 @@ def test_another_owner_is_refused(owner: str) -> None:
         check_owner(owner)
 
 
-@pytest.mark.parametrize("ttl", [timedelta(milliseconds=1), timedelta(seconds=30), timedelta(hours=1)])
-def test_a_lease_lasts_from_a_millisecond_to_an_hour(ttl: timedelta) -> None:
+@pytest.mark.parametrize("ttl", [timedelta(milliseconds=1), timedelta(seconds=30), timedelta(minutes=10)])
+def test_a_lease_lasts_from_a_millisecond_to_ten_minutes(ttl: timedelta) -> None:
     assert check_ttl(ttl) == ttl
 
 
@@ -126,13 +124,13 @@ def test_a_lease_lasts_from_a_millisecond_to_an_hour(ttl: timedelta) -> None:
         timedelta(0),
         timedelta(microseconds=999),
         timedelta(seconds=-30),
-        timedelta(hours=1, microseconds=1),
+        timedelta(minutes=10, microseconds=1),
         timedelta.max,
         timedelta.min,
     ],
 )
 def test_another_lease_time_is_refused(ttl: timedelta) -> None:
-    with pytest.raises(InvalidValue, match="from 1 millisecond to 1:00:00"):
+    with pytest.raises(InvalidValue, match="from 1 millisecond to 0:10:00"):
         check_ttl(ttl)
 
 

@@ -93,7 +93,9 @@ def test_an_answer_after_the_deadline_is_too_late(wait: Wait, now: datetime) -> 
 def test_an_unknown_wait_and_a_revoked_one_look_the_same(wait: Wait | None) -> None:
     with pytest.raises(WaitNotFound) as refused:
         answer(wait, "yes", BEFORE)
-    assert str(refused.value) == "no wait answers to this key: it is unknown, not genuine, or was revoked"
+    assert str(refused.value) == (
+        "no wait answers to this: it is unknown, not genuine, or was revoked; ask for a new key"
+    )
 
 
 @pytest.mark.parametrize(

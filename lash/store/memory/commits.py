@@ -11,9 +11,9 @@ from typing import assert_never
 from lash import lease as leases
 from lash import waits as wait_rules
 from lash.commit.fence import check_fence
-from lash.commit.outbox import Debt, decode_owed
+from lash.commit.outbox import Debt
 from lash.commit.parts import Changed, hash_of, resolve
-from lash.commit.plan import CommitPlan, CommitReceipt, check_plan, content_hash
+from lash.commit.plan import CommitPlan, CommitReceipt, content_hash
 from lash.commit.usage import UsageTotal, totals
 from lash.encoding import canonical
 from lash.errors import BlobMissing, BlobNotFound
@@ -22,18 +22,10 @@ from lash.graph.nodes import Node
 from lash.graph.session import Head
 from lash.ids import BlobHash, OperationId, SessionUid
 from lash.inbox import taking
-from lash.inbox.items import blobs_of_item, check_item
-from lash.limits import MAX_BLOB, check_id, check_size
-from lash.store.memory.data import (
-    BlobRow,
-    CommitRow,
-    MemoryData,
-    OutboxRow,
-    SessionRows,
-    check_kind,
-    check_time,
-    own_object,
-)
+from lash.inbox.items import blobs_of_item
+from lash.limits import MAX_BLOB, check_size
+from lash.store.checks import check_commit, debts_of
+from lash.store.memory.data import BlobRow, CommitRow, MemoryData, OutboxRow, SessionRows, own_object
 from lash.store.memory.graph import boundary
 from lash.store.memory.handle import Handle
 from lash.turn import record
@@ -51,7 +43,8 @@ class Growth:
 
 class MemoryCommits(Handle):
     async def commit(self, plan: CommitPlan) -> CommitReceipt:
-        debts = _checked(plan)
+        check_commit(plan)
+        debts = debts_of(plan)
         fingerprint = content_hash(plan)
         uid, now, data = plan.lease.session, self.now(), self.data
         with self.changing(uid, now) as rows:
@@ -105,28 +98,6 @@ class MemoryCommits(Handle):
         if blob not in self.data.blobs:
             raise BlobNotFound(blob)
         return self.data.blobs[blob].body
-
-
-def _checked(plan: CommitPlan) -> list[Debt]:
-    """What the plan owes, as the store will keep it, when the plan is one that can be kept at all."""
-    check_plan(plan)
-    for kind in plan.documents:
-        check_kind(kind)
-    if isinstance(plan.delta, Append):
-        for node in plan.delta.nodes:
-            check_time(f"node {node.id}", node.at)
-    return [_debt(plan, ordinal) for ordinal in range(len(plan.owes))]
-
-
-def _debt(plan: CommitPlan, ordinal: int) -> Debt:
-    """A debt that could never be delivered would be tried for ever, so it is checked as its admission will be."""
-    owed = plan.owes[ordinal]
-    check_id("the receiver of an outbox item", owed.to)
-    check_time("available_at", owed.available_at)
-    own = decode_owed(owed.encode(), what=f"outbox item {ordinal} of operation {plan.operation}")
-    debt = Debt(plan.lease.session, plan.operation, ordinal, own)
-    check_item(debt.item())
-    return debt
 
 
 def _fence(data: MemoryData, rows: SessionRows, plan: CommitPlan, fingerprint: str) -> CommitReceipt | None:

@@ -20,9 +20,8 @@ from lash.commit.outbox import Debt
 from lash.commit.plan import CommitReceipt
 from lash.commit.usage import UsageDelta
 from lash.encoding import JsonObject, canonical
-from lash.errors import InvalidValue
 from lash.graph.nodes import Node
-from lash.graph.session import DOCUMENT_KINDS, Document, DocumentKind, Session
+from lash.graph.session import Document, DocumentKind, Session
 from lash.ids import BlobHash, ItemId, NodeId, OperationId, ReplayKey, SessionName, SessionUid, TurnId, WaitId
 from lash.inbox.items import InboxItem
 from lash.lease import LeaseRecord
@@ -173,14 +172,3 @@ def own_json(value: JsonValue, *, what: str) -> JsonValue:
 def own_object(value: JsonObject, *, what: str) -> JsonObject:
     kept: JsonObject = json.loads(canonical(value, what=what))
     return kept
-
-
-def check_time(where: str, at: datetime | None) -> None:
-    """An instant without a time zone could be compared with none that is stored."""
-    if at is not None and at.tzinfo is None:
-        raise InvalidValue(where, f"{at.isoformat()} has no time zone")
-
-
-def check_kind(kind: str) -> None:
-    if kind not in DOCUMENT_KINDS:
-        raise InvalidValue("document", f"{kind!r} is none of {', '.join(DOCUMENT_KINDS)}")

@@ -7,14 +7,13 @@ from copy import deepcopy
 
 from lash.encoding import canonical
 from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
+from lash.graph.delta import BOUNDARY_LAW
 from lash.graph.nodes import Node
 from lash.graph.session import Head, NewFork, Session
 from lash.ids import NodeId, SessionUid, split_node_id
 from lash.store.contract import Snapshot
 from lash.store.memory.data import CommitRow, MemoryData, SessionRows
 from lash.store.memory.sessions import Creating
-
-BOUNDARY_LAW = "the head moves to a commit boundary"
 
 
 def walk(data: MemoryData, leaf: NodeId | None) -> Iterator[Node]:

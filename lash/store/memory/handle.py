@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,13 +9,13 @@ from datetime import datetime
 from typing import TypeVar
 
 from lash.clock import Clock
-from lash.errors import InvalidValue, SessionDeleted, SessionNotFound, StoreClosed
+from lash.errors import SessionDeleted, SessionNotFound, StoreClosed
 from lash.ids import SessionUid
+from lash.store.checks import check_limit, read_cursor
 from lash.store.contract import Page
 from lash.store.memory.data import MemoryData, SessionRows
 from lash.turn.record import ready_at
 
-MAX_PAGE = 1000
 T = TypeVar("T")
 
 
@@ -63,17 +62,10 @@ def _causes(rows: SessionRows) -> tuple[object, ...]:
     return rows.lease, turn, rows.next_item_at if turn is None else None
 
 
-def check_limit(limit: int) -> None:
-    if not 1 <= limit <= MAX_PAGE:
-        raise InvalidValue("limit", f"{limit} is not a number of rows from 1 to {MAX_PAGE}")
-
-
 def page(rows: Iterable[T], number: Callable[[T], int], *, after: str | None, limit: int) -> Page[T]:
     """The rows behind the one that ``after`` stands for. A cursor is a row's number in writing."""
     check_limit(limit)
-    if after is not None and not re.match(r"[0-9]{1,18}\Z", after):
-        raise InvalidValue("after", f"{after[:80]!r} is not a cursor that a page ended with")
-    start = -1 if after is None else int(after)
+    start = read_cursor(after)
     found = [row for row in rows if number(row) > start]
     shown = tuple(found[:limit])
     return Page(shown, str(number(shown[-1])) if len(found) > limit else None)

@@ -12,16 +12,16 @@ from lash.errors import BlobMissing
 from lash.ids import ItemId, SessionUid
 from lash.inbox import admission, cancelling
 from lash.inbox.cancelling import Cancelled, From, Keyed, Selection, These
-from lash.inbox.items import InboxItem, NewItem, blobs_of_item, check_item, decode_body, encode_body
+from lash.inbox.items import InboxItem, NewItem, blobs_of_item, decode_body, encode_body
+from lash.store.checks import check_arriving, check_selection
 from lash.store.contract import Page
-from lash.store.memory.data import SessionRows, check_time, own_object
+from lash.store.memory.data import SessionRows, own_object
 from lash.store.memory.handle import Handle, page
 
 
 def own_item(item: NewItem) -> NewItem:
     """The item as the store will keep it, checked."""
-    check_item(item)
-    check_time("available_at", item.available_at)
+    check_arriving(item)
     body = decode_body(encode_body(item.body), what=f"item {item.id}")
     return replace(item, body=body, options=own_object(item.options, what="options"))
 
@@ -64,6 +64,7 @@ class MemoryInbox(Admitting):
         return deepcopy(page(items, lambda item: item.seq, after=after, limit=limit))
 
     async def cancel(self, uid: SessionUid, selection: Selection) -> list[Cancelled]:
+        check_selection(selection)
         now = self.now()
         with self.changing(uid, now) as rows:
             return deepcopy(_cancel(rows, selection, now))

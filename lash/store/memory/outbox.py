@@ -9,7 +9,7 @@ from itertools import islice
 from lash.commit.outbox import Debt
 from lash.errors import OutboxNotFound
 from lash.inbox.items import InboxItem
-from lash.store.memory.handle import check_limit
+from lash.store.checks import check_limit
 from lash.store.memory.inbox import Admitting
 
 

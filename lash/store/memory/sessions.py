@@ -9,8 +9,9 @@ from lash.errors import IdReused, RevisionMoved, SessionDeleted, SessionExists, 
 from lash.graph.session import Document, DocumentKind, Head, NewFork, NewSession, Session
 from lash.ids import SessionName, SessionUid
 from lash.limits import check_id, check_key, check_name
+from lash.store.checks import check_kind
 from lash.store.contract import Opened, Page, SessionFilter
-from lash.store.memory.data import DocumentRow, SessionRows, check_kind
+from lash.store.memory.data import DocumentRow, SessionRows
 from lash.store.memory.handle import Handle, page
 
 

@@ -8,25 +8,26 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lash import lease as leases
-from lash.encoding import canonical
-from lash.errors import (
-    OutcomeRecorded,
-    SessionBusy,
-    TurnNotFound,
-    TurnParked,
-    TurnSettled,
-    WaitNotFound,
-)
+from lash.errors import OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled, WaitNotFound
 from lash.ids import ItemId, OwnerId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox import taking
 from lash.inbox.items import Boundary, InboxItem
 from lash.lease import Acquired, ExecutionLease, LeaseRecord
-from lash.limits import check_id, check_key, check_owner, check_ttl
+from lash.limits import check_id, check_owner, check_ttl
+from lash.store.checks import (
+    check_effect,
+    check_limit,
+    check_opening,
+    check_reason,
+    check_record,
+    check_time,
+    check_wait,
+)
 from lash.store.contract import CancelRequested, OpenedTurn, ReadySession, TurnOpening
-from lash.store.memory.data import SessionRows, check_time, own_json
-from lash.store.memory.handle import Handle, check_limit
+from lash.store.memory.data import SessionRows, own_json
+from lash.store.memory.handle import Handle
 from lash.store.memory.inbox import Admitting, own_item
-from lash.store.memory.waits import Waiting, check_wait, wake
+from lash.store.memory.waits import Waiting
 from lash.turn import journal, record
 from lash.turn.journal import Finished, Identity, JournalEntry, JournalRecord, Started
 from lash.turn.record import CancelRequest, Turn
@@ -75,18 +76,15 @@ class MemoryTurns(Admitting, Waiting):
     # -- opening -------------------------------------------------------------------------------------------------------
 
     async def open_turn(self, opening: TurnOpening) -> OpenedTurn:
-        check_owner(opening.owner)
-        check_ttl(opening.ttl)
-        check_id("a turn id", opening.turn)
+        check_opening(opening)
         arriving = None if opening.admits is None else own_item(opening.admits)
-        starts = [_own_record(start) for start in opening.starts]
         now = self.now()
         with self.changing(opening.session, now) as rows:
             known = rows.turns.get(opening.turn)
             if known is not None and not known.unsettled:
                 raise TurnSettled(opening.turn)
             admitted = None if arriving is None else self.admit_into(rows, arriving, now)
-            opened = _take_over(rows, opening, now) or _open_fresh(rows, opening, starts, now)
+            opened = _take_over(rows, opening, now) or _open_fresh(rows, opening, now)
             if admitted is not None:  # as it is now: the new turn may have taken it
                 admitted = rows.items[admitted.id]
             return deepcopy(replace(opened, admitted=admitted))
@@ -94,7 +92,7 @@ class MemoryTurns(Admitting, Waiting):
     async def take(
         self, lease: ExecutionLease, turn: TurnId, checkpoint: Boundary, *, key: ReplayKey, identity: Identity
     ) -> tuple[InboxItem, ...]:
-        _check_effect(key, identity)
+        check_effect(key, identity)
         now = self.now()
         with self.changing(lease.session, now) as rows:
             driven = _driven(rows, lease, turn)
@@ -120,6 +118,8 @@ class MemoryTurns(Admitting, Waiting):
     ) -> tuple[JournalEntry, ...]:
         for wait in waits:
             check_wait(wait)
+        for new in records:
+            check_record(new)
         own = [_own_record(new) for new in records]
         now = self.now()
         with self.changing(lease.session, now) as rows:
@@ -147,7 +147,11 @@ class MemoryTurns(Admitting, Waiting):
             if record.parked_by(unsettled, turn, lease, rows.lease):
                 return deepcopy(unsettled)
             driven = _driven(rows, lease, turn)
-            parked = record.park(driven, _sleeps_until(rows, turn, waits, until, now))
+            if any(wait not in rows.waits for wait in waits):
+                raise WaitNotFound
+            named = [rows.waits[wait].as_of(now) for wait in waits]
+            cancelled = turn in rows.cancel_requests
+            parked = record.park(driven, record.sleeps_until(named, until, now=now, cancelled=cancelled))
             rows.turns[turn] = parked
             rows.lease = leases.release(rows.lease, lease)
             return deepcopy(parked)
@@ -164,16 +168,17 @@ class MemoryTurns(Admitting, Waiting):
         self, uid: SessionUid, turn: TurnId, request: RequestId, *, reason: str
     ) -> CancelRequested:
         check_id("a request id", request)
-        canonical(reason, what="reason")
+        check_reason(reason)
         now = self.now()
         with self.changing(uid, now) as rows:
-            if not _known(rows, turn).unsettled:
+            known = _known(rows, turn)
+            if not known.unsettled:
                 raise TurnSettled(turn)
             standing = rows.cancel_requests.get(turn)
             if standing is None:
                 standing = CancelRequest(request, uid, turn, reason, now)
                 rows.cancel_requests[turn] = standing
-                wake(rows, now)
+                rows.turns[turn] = record.wake(known, now)
             return CancelRequested(standing, first=standing.id == request)
 
     async def cancel_request(self, uid: SessionUid, turn: TurnId) -> CancelRequest | None:
@@ -194,7 +199,7 @@ def _take_over(rows: SessionRows, opening: TurnOpening, now: datetime) -> Opened
     return OpenedTurn(acquired=acquired, turn=taken_up, items=rows.taken_by(turn.id), fresh=repeated)
 
 
-def _open_fresh(rows: SessionRows, opening: TurnOpening, starts: Sequence[JournalRecord], now: datetime) -> OpenedTurn:
+def _open_fresh(rows: SessionRows, opening: TurnOpening, now: datetime) -> OpenedTurn:
     items = taking.at_opening(list(rows.items.values()), now)
     if not items:
         busy = rows.lease.owner != opening.owner and not rows.lease.expired(now)
@@ -220,7 +225,7 @@ def _open_fresh(rows: SessionRows, opening: TurnOpening, starts: Sequence[Journa
     rows.turns[turn.id] = turn
     taken = tuple(taking.take(item, turn.id) for item in items)
     rows.keep_items(taken)
-    for start in starts:
+    for start in opening.starts:
         _write(rows, start, now)
     return OpenedTurn(acquired=acquired, turn=turn, items=taken, fresh=True)
 
@@ -252,19 +257,6 @@ def _driven(rows: SessionRows, lease: ExecutionLease, turn: TurnId) -> Turn:
     return unsettled
 
 
-def _sleeps_until(
-    rows: SessionRows, turn: TurnId, waits: Sequence[WaitId], until: datetime | None, now: datetime
-) -> datetime | None:
-    if any(wait not in rows.waits for wait in waits):
-        raise WaitNotFound
-    named = [rows.waits[wait].as_of(now) for wait in waits]
-    # A cancel that came while the turn was at work has nobody left to wake it later.
-    if turn in rows.cancel_requests or any(wait.state != "pending" for wait in named):
-        return now
-    deadlines = [at for at in (until, *(wait.expires_at for wait in named)) if at is not None]
-    return min(deadlines, default=None)
-
-
 def _write(rows: SessionRows, new: JournalRecord, now: datetime) -> JournalEntry | None:
     """Journal one record under the next seq, or change nothing when it is a repetition."""
     entry = journal.write(rows.journal.get(new.key), new, seq=rows.session.seq + 1, now=now)
@@ -286,16 +278,9 @@ def _recorded_items(entry: JournalEntry) -> list[ItemId]:
 
 
 def _own_record(new: JournalRecord) -> JournalRecord:
-    """The record as the store will keep it, checked."""
-    _check_effect(new.key, new.identity)
-    canonical(new.composition, what="composition")
+    """The record as the store will keep it."""
     match new:
         case Started():
             return new
         case Finished():
             return replace(new, outcome=own_json(new.outcome, what="outcome"))
-
-
-def _check_effect(key: ReplayKey, identity: Identity) -> None:
-    check_key(key)
-    canonical(identity.encode(), what="identity")

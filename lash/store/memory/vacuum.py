@@ -11,8 +11,9 @@ from lash.graph.parts import blobs_of
 from lash.graph.session import DocumentKind
 from lash.ids import BlobHash, NodeId, split_node_id
 from lash.inbox.items import Message
+from lash.store.checks import check_time
 from lash.store.contract import Vacuumed
-from lash.store.memory.data import DocumentRow, MemoryData, SessionRows, check_time
+from lash.store.memory.data import DocumentRow, MemoryData, SessionRows
 from lash.store.memory.graph import walk
 from lash.store.memory.handle import Handle
 from lash.waits import Wait

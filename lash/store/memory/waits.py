@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from datetime import datetime
 
 from pydantic import JsonValue
@@ -12,23 +11,11 @@ from pydantic import JsonValue
 from lash import waits as rules
 from lash.errors import WaitNotFound
 from lash.ids import SessionUid, WaitId
-from lash.limits import check_id, check_key
-from lash.store.memory.data import SessionRows, check_time, own_json
+from lash.store.checks import check_wait
+from lash.store.memory.data import SessionRows, own_json
 from lash.store.memory.handle import Handle
+from lash.turn.record import wake
 from lash.waits import Answered, NewWait, Wait
-
-
-def check_wait(wait: NewWait) -> None:
-    check_id("a wait id", wait.id)
-    check_key(wait.name)
-    check_time("expires_at", wait.expires_at)
-
-
-def wake(rows: SessionRows, now: datetime) -> None:
-    """A parked turn gets what it slept for, or must be settled: it is due now."""
-    turn = rows.unsettled
-    if turn is not None and turn.state == "parked":
-        rows.turns[turn.id] = replace(turn, parked_until=now)
 
 
 class Waiting(Handle):
@@ -94,4 +81,4 @@ def _settle(rows: SessionRows, wait: Wait, now: datetime) -> None:
     rows.waits[wait.id] = wait
     turn = rows.unsettled
     if turn is not None and wait.turn in (None, turn.id):
-        wake(rows, now)
+        rows.turns[turn.id] = wake(turn, now)

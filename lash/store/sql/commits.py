@@ -158,11 +158,9 @@ def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
         case MoveHead(to=to):
             begin = yield from boundary(work, row, to)
             _insert_branch(work, row, revision, grows_from(begin.spot))
-            state_set = begin.state_set
-            if begin.spot.origin != row.id:
-                state_set = revision
-                if plan.parts is None:
-                    yield from copy_parts(work, row.id, state_set, begin.parts)
+            state_set = revision if begin.own_set is None else begin.own_set
+            if begin.own_set is None and plan.parts is None:
+                yield from copy_parts(work, row.id, state_set, begin.parts)
             head = Head(revision, to, begin.spot.depth, begin.frame)
             return Growth(replace(_with_head(row, head), branch=revision, state_set=state_set))
         case Append(nodes=nodes):

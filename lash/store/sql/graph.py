@@ -170,12 +170,15 @@ def on_active_path(connection: Connection, uid: SessionUid, wanted: NodeId) -> b
 
 @dataclass(frozen=True, slots=True)
 class BoundaryNode:
-    """The last node of a commit, and the state parts that the commit left behind."""
+    """The last node of a commit, and the state parts that hold there.
+
+    ``own_set`` is their number when they are a set of the session itself, and need no copy.
+    """
 
     spot: Place
     frame: int
     parts: dict[str, BlobHash]
-    state_set: int
+    own_set: int | None
 
 
 def boundary(work: Work, row: SessionRow, wanted: NodeId) -> Steps[BoundaryNode]:
@@ -196,12 +199,12 @@ def boundary(work: Work, row: SessionRow, wanted: NodeId) -> Steps[BoundaryNode]
             raise NodeNotFound(wanted)
     if place[2] != commit["nodes"] - 1:
         raise InvalidDelta(BOUNDARY_LAW, f"{wanted} is not the last node of a commit")
-    node, parts = yield from answers_to(
-        NODE((spot.origin, spot.branch, spot.depth)), PARTS((spot.origin, commit["state_set"]))
-    )
+    # At the present leaf the present parts hold, which a commit without nodes may have changed since.
+    state = (row.id, row.state_set) if wanted == row.leaf else (origin.id, commit["state_set"])
+    node, parts = yield from answers_to(NODE((spot.origin, spot.branch, spot.depth)), PARTS(state))
     if node is None:
         raise NodeNotFound(wanted)
-    return BoundaryNode(spot, node["frame"], parts or {}, commit["state_set"])
+    return BoundaryNode(spot, node["frame"], parts or {}, state[1] if state[0] == row.id else None)
 
 
 def _is_inherited(row: SessionRow, spot: Place) -> Steps[bool]:

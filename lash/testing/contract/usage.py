@@ -75,9 +75,8 @@ class UsageContract(StoreContract):
 
     async def test_sums_beyond_what_a_float_can_count_are_exact(self, store: Store) -> None:
         lease = await a_held_session(store)
-        for _ in range(2):
-            await _spend(store, lease, *[_delta(Tokens(input=MAX_TOKENS))] * 10, _delta(Tokens(input=1)))
-        assert await store.usage(lease.session) == (UsageTotal("agent", "m", Tokens(input=20 * 10**15 + 2)),)
+        await _spend(store, lease, *[_delta(Tokens(input=10**12))] * 10_000, _delta(Tokens(input=1)))
+        assert await store.usage(lease.session) == (UsageTotal("agent", "m", Tokens(input=10**16 + 1)),)
 
     @pytest.mark.parametrize(
         "tokens",

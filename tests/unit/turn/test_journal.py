@@ -27,7 +27,7 @@ from ..samples import MINUTE, NOW
 
 KEY = ReplayKey("tool:1:a")
 TOOL = Identity("tool", 1, call_id="a", tool_id="find_order", arguments_hash="f" * 64)
-WAIT = WaitId("9" * 32)
+WAIT, OTHER_WAIT = WaitId("9" * 32), WaitId("a" * 32)
 LATER = NOW + MINUTE
 
 STARTED = JournalEntry(KEY, TOOL, "started", seq=3, started_at=NOW, composition="c1")
@@ -58,12 +58,25 @@ def test_starting_again_changes_nothing(known: JournalEntry) -> None:
     assert write(known, Started(KEY, TOOL, composition="c1", wait=known.wait), seq=9, now=LATER) is None
 
 
-# BUG: an attempt that hands out a completion key after its marker was written stays unknown, though it is pending.
-@pytest.mark.xfail(strict=True, reason="a wait that is journaled after the started marker is dropped in silence")
 def test_an_attempt_that_hands_out_a_key_while_it_runs_becomes_pending() -> None:
-    entry = write(STARTED, Started(KEY, TOOL, composition="c1", wait=WAIT), seq=9, now=LATER)
-    assert entry is not None
+    entry = write(STARTED, Started(KEY, TOOL, wait=WAIT), seq=9, now=LATER)
+    assert entry == replace(PENDING, seq=9)
     assert recall(entry, TOOL) == Pending(WAIT)
+
+
+def test_an_attempt_that_handed_out_a_key_stays_pending_when_it_is_started_again_without_one() -> None:
+    assert write(PENDING, Started(KEY, TOOL), seq=9, now=LATER) is None
+
+
+def test_an_attempt_cannot_be_pending_on_two_waits() -> None:
+    with pytest.raises(ReplayMismatch) as refused:
+        write(PENDING, Started(KEY, TOOL, wait=OTHER_WAIT), seq=9, now=LATER)
+    assert (refused.value.key, refused.value.differs) == (KEY, ("wait",))
+
+
+@pytest.mark.parametrize("known", [COMPLETED, FAILED, replace(COMPLETED, wait=WAIT)])
+def test_an_attempt_that_is_over_hands_out_no_key(known: JournalEntry) -> None:
+    assert write(known, Started(KEY, TOOL, wait=OTHER_WAIT), seq=9, now=LATER) is None
 
 
 @pytest.mark.parametrize(("failed", "state"), [(False, "completed"), (True, "failed")])
