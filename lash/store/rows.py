@@ -29,7 +29,7 @@ from lash.ids import (
 from lash.inbox.items import InboxItem, decode_body, encode_body
 from lash.lease import LeaseRecord
 from lash.turn.journal import Identity, JournalEntry
-from lash.turn.record import CancelRequest, Turn
+from lash.turn.record import CancelRequest, Turn, available_from
 from lash.waits import Wait
 
 RECORD_VERSION = 1
@@ -174,6 +174,7 @@ def item_values(session: int, item: InboxItem) -> dict[str, Any]:
         "options": write_json(item.options, what="options"),
         "available_at": item.available_at,
         "admitted_at": item.admitted_at,
+        "due_at": available_from(item),
         **changing_item_values(item),
     }
 

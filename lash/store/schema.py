@@ -79,6 +79,15 @@ def _session() -> Column[int]:
     return Column("session", BigInteger, ForeignKey("lash_sessions.id"), nullable=False)
 
 
+def _partial_index(name: str, where: str, *columns: Column[Any], unique: bool = False) -> None:
+    """An index over some rows of a table.
+
+    A query is served by it only when it says the same words with the same literals: a bound parameter could be
+    anything.
+    """
+    Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+
+
 sessions = Table(
     "lash_sessions",
     metadata,
@@ -110,19 +119,8 @@ sessions = Table(
     CheckConstraint("(state = 'live') = (name IS NOT NULL)", name="name"),
     CheckConstraint("revision >= 0 AND seq >= 0 AND lease_generation >= 0", name="counters"),
 )
-Index(
-    "lash_sessions_name_ix",
-    sessions.c.name,
-    unique=True,
-    sqlite_where=text("state = 'live'"),
-    postgresql_where=text("state = 'live'"),
-)
-Index(
-    "lash_sessions_ready_ix",
-    sessions.c.ready_at,
-    sqlite_where=text("ready_at IS NOT NULL"),
-    postgresql_where=text("ready_at IS NOT NULL"),
-)
+_partial_index("lash_sessions_name_ix", "state = 'live'", sessions.c.name, unique=True)
+_partial_index("lash_sessions_ready_ix", "ready_at IS NOT NULL", sessions.c.ready_at)
 
 documents = Table(
     "lash_documents",
@@ -242,13 +240,7 @@ turns = Table(
     PrimaryKeyConstraint("session", "id"),
     CheckConstraint("state IN ('open', 'parked', 'settled')", name="state"),
 )
-Index(
-    "lash_turns_unsettled_ix",
-    turns.c.session,
-    unique=True,
-    sqlite_where=text("state <> 'settled'"),
-    postgresql_where=text("state <> 'settled'"),
-)
+_partial_index("lash_turns_unsettled_ix", "state <> 'settled'", turns.c.session, unique=True)
 
 inbox = Table(
     "lash_inbox",
@@ -267,6 +259,7 @@ inbox = Table(
     Column("options", Text, nullable=False),
     Column("available_at", Micros),
     Column("admitted_at", Micros, nullable=False),
+    Column("due_at", Micros, nullable=False),  # the one or the other
     Column("target", Hex),
     Column("turn", Hex),
     Column("settled_at", Micros),
@@ -274,21 +267,13 @@ inbox = Table(
     UniqueConstraint("session", "id"),
     CheckConstraint("state IN ('pending', 'taken', 'completed', 'cancelled')", name="state"),
 )
-Index(
-    "lash_inbox_key_ix",
-    inbox.c.session,
-    inbox.c.key,
-    unique=True,
-    sqlite_where=text("key IS NOT NULL"),
-    postgresql_where=text("key IS NOT NULL"),
+_partial_index("lash_inbox_key_ix", "key IS NOT NULL", inbox.c.session, inbox.c.key, unique=True)
+_partial_index("lash_inbox_waiting_ix", "state IN ('pending', 'taken')", inbox.c.session, inbox.c.seq)
+_partial_index("lash_inbox_due_ix", "state = 'pending'", inbox.c.session, inbox.c.due_at)
+_partial_index(
+    "lash_inbox_aimed_ix", "state = 'pending' AND target IS NOT NULL", inbox.c.session, inbox.c.target, inbox.c.seq
 )
-Index(
-    "lash_inbox_waiting_ix",
-    inbox.c.session,
-    inbox.c.seq,
-    sqlite_where=text("state IN ('pending', 'taken')"),
-    postgresql_where=text("state IN ('pending', 'taken')"),
-)
+_partial_index("lash_inbox_taken_ix", "state = 'taken'", inbox.c.session, inbox.c.turn, inbox.c.seq)
 
 journal = Table(
     "lash_journal",
@@ -322,7 +307,7 @@ waits = Table(
     Column("settled_at", Micros),
     CheckConstraint("state IN ('pending', 'answered', 'timed_out', 'revoked')", name="state"),
 )
-Index("lash_waits_session_ix", waits.c.session)
+Index("lash_waits_turn_ix", waits.c.session, waits.c.turn)
 
 usage = Table(
     "lash_usage",
@@ -354,12 +339,7 @@ outbox = Table(
     PrimaryKeyConstraint("session", "operation", "ordinal"),
     CheckConstraint("state IN ('owed', 'delivered', 'dropped')", name="state"),
 )
-Index(
-    "lash_outbox_owed_ix",
-    outbox.c.owed_at,
-    sqlite_where=text("state = 'owed'"),
-    postgresql_where=text("state = 'owed'"),
-)
+_partial_index("lash_outbox_owed_ix", "state = 'owed'", outbox.c.owed_at)
 
 # Text deltas of running turns, for observers in other processes. Not logged: a crash loses them, and they say so.
 live_events = Table(

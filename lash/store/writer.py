@@ -16,6 +16,8 @@ from lash.errors import LashError, StoreClosed
 from lash.store.sql.steps import Settled, Write
 
 R = TypeVar("R")
+Batch = list[tuple[Write[Any], "asyncio.Future[Settled[Any]]"]]
+
 MAX_BATCH = 256
 """Writes in one transaction. More would keep the first of them waiting for the last."""
 
@@ -65,28 +67,33 @@ class Writer:
             batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
             await self._settle_batch(batch)
 
-    async def _settle_batch(self, batch: list[tuple[Write[Any], asyncio.Future[Settled[Any]]]], tried: int = 0) -> None:
+    async def _settle_batch(self, batch: Batch, tried: int = 0) -> None:
         try:
             settled = await self._settle([write for write, _ in batch])
-        except Unsettled as error:
-            if len(batch) > 1:
-                for one in batch:
-                    await self._settle_batch([one])
-            elif tried < MAX_RETRIES:
-                await self._settle_batch(batch, tried + 1)
-            else:
-                _refuse(batch, error.refusal)
+        except LashError as error:
+            _refuse(batch, error)
+        except Exception as error:
+            await self._settle_apart(batch, tried, error)
         except BaseException as error:
             _refuse(batch, error)
-            if not isinstance(error, Exception):
-                raise
+            raise
         else:
             for (_, answer), outcome in zip(batch, settled, strict=True):
                 if not answer.done():
                     answer.set_result(outcome)
 
+    async def _settle_apart(self, batch: Batch, tried: int, error: Exception) -> None:
+        """One write spoiled the batch, and nothing of it was written: each goes on its own, and answers for itself."""
+        if len(batch) > 1:
+            for one in batch:
+                await self._settle_batch([one])
+        elif isinstance(error, Unsettled) and tried < MAX_RETRIES:
+            await self._settle_batch(batch, tried + 1)
+        else:
+            _refuse(batch, error.refusal if isinstance(error, Unsettled) else error)
 
-def _refuse(batch: list[tuple[Write[Any], asyncio.Future[Settled[Any]]]], error: BaseException) -> None:
+
+def _refuse(batch: Batch, error: BaseException) -> None:
     for _, answer in batch:
         if answer.done():
             continue

@@ -173,6 +173,7 @@ def create_tables() -> None:
         sa.Column("options", sa.Text(), nullable=False),
         sa.Column("available_at", sa.BigInteger(), nullable=True),
         sa.Column("admitted_at", sa.BigInteger(), nullable=False),
+        sa.Column("due_at", sa.BigInteger(), nullable=False),
         sa.Column("target", sa.LargeBinary(), nullable=True),
         sa.Column("turn", sa.LargeBinary(), nullable=True),
         sa.Column("settled_at", sa.BigInteger(), nullable=True),
@@ -182,12 +183,36 @@ def create_tables() -> None:
         sa.UniqueConstraint("session", "id", name="lash_inbox_session_id_uq"),
     )
     op.create_index(
+        "lash_inbox_aimed_ix",
+        "lash_inbox",
+        ["session", "target", "seq"],
+        unique=False,
+        sqlite_where=sa.text("state = 'pending' AND target IS NOT NULL"),
+        postgresql_where=sa.text("state = 'pending' AND target IS NOT NULL"),
+    )
+    op.create_index(
+        "lash_inbox_due_ix",
+        "lash_inbox",
+        ["session", "due_at"],
+        unique=False,
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    )
+    op.create_index(
         "lash_inbox_key_ix",
         "lash_inbox",
         ["session", "key"],
         unique=True,
         sqlite_where=sa.text("key IS NOT NULL"),
         postgresql_where=sa.text("key IS NOT NULL"),
+    )
+    op.create_index(
+        "lash_inbox_taken_ix",
+        "lash_inbox",
+        ["session", "turn", "seq"],
+        unique=False,
+        sqlite_where=sa.text("state = 'taken'"),
+        postgresql_where=sa.text("state = 'taken'"),
     )
     op.create_index(
         "lash_inbox_waiting_ix",
@@ -334,4 +359,4 @@ def create_tables() -> None:
         sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_waits_session_fk"),
         sa.PrimaryKeyConstraint("id", name="lash_waits_pk"),
     )
-    op.create_index("lash_waits_session_ix", "lash_waits", ["session"], unique=False)
+    op.create_index("lash_waits_turn_ix", "lash_waits", ["session", "turn"], unique=False)

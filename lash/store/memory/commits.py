@@ -23,7 +23,7 @@ from lash.graph.session import Head
 from lash.ids import BlobHash, OperationId, SessionUid
 from lash.inbox import taking
 from lash.inbox.items import blobs_of_item
-from lash.limits import MAX_BLOB, check_size
+from lash.limits import MAX_BLOB, check_blob_hash, check_size
 from lash.store.checks import check_commit, debts_of
 from lash.store.memory.data import BlobRow, CommitRow, MemoryData, OutboxRow, SessionRows, own_object
 from lash.store.memory.graph import boundary
@@ -95,9 +95,11 @@ class MemoryCommits(Handle):
         return found
 
     async def blob(self, blob: BlobHash) -> bytes:
-        if blob not in self.data.blobs:
+        blobs = self.data.blobs
+        check_blob_hash(blob)
+        if blob not in blobs:
             raise BlobNotFound(blob)
-        return self.data.blobs[blob].body
+        return blobs[blob].body
 
 
 def _fence(data: MemoryData, rows: SessionRows, plan: CommitPlan, fingerprint: str) -> CommitReceipt | None:
@@ -133,8 +135,8 @@ def _grow(data: MemoryData, rows: SessionRows, plan: CommitPlan) -> Growth:
         case Unchanged():
             return Growth(replace(head, revision=revision), (), rows.parts)
         case MoveHead(to=to):
-            node, commit = boundary(data, rows, to)
-            return Growth(Head(revision, node.id, node.depth, node.frame), (), commit.parts)
+            node, parts = boundary(data, rows, to)
+            return Growth(Head(revision, node.id, node.depth, node.frame), (), parts)
         case Append(nodes=nodes):
             check_append(uid, plan.operation, nodes, head)
             leaf = nodes[-1]

@@ -68,7 +68,6 @@ class SessionRows:
 
     session: Session
     number: int
-    parent: SessionUid | None = None
     parts: Mapping[str, BlobHash] = field(default_factory=dict)
     lease: LeaseRecord = field(default_factory=LeaseRecord)
     documents: dict[tuple[DocumentKind, int], DocumentRow] = field(default_factory=dict)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 
 from lash.encoding import canonical
 from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
 from lash.graph.delta import BOUNDARY_LAW
 from lash.graph.nodes import Node
 from lash.graph.session import Head, NewFork, Session
-from lash.ids import NodeId, SessionUid, split_node_id
+from lash.ids import BlobHash, NodeId, SessionUid, split_node_id
+from lash.limits import check_id, check_name
 from lash.store.contract import Snapshot
-from lash.store.memory.data import CommitRow, MemoryData, SessionRows
+from lash.store.memory.data import MemoryData, SessionRows
 from lash.store.memory.sessions import Creating
 
 
@@ -37,10 +39,15 @@ def active_path(data: MemoryData, head: Head, *, down_to: int = 0) -> list[Node]
     for node in walk(data, head.leaf):
         if node.depth < down_to:
             break
-        found.append(node)
+        found.append(_shown(node))
     if found and found[0].depth != head.depth:
         raise CorruptGraph(f"the leaf {head.leaf} says depth {found[0].depth}; the head says {head.depth}")
     return found[::-1]
+
+
+def _shown(node: Node) -> Node:
+    """The node as readers get it: what it said about itself for its commit is no part of it."""
+    return replace(node, blobs=frozenset(), encoded=False)
 
 
 def reachable(data: MemoryData, rows: SessionRows, wanted: NodeId) -> Node:
@@ -55,14 +62,15 @@ def reachable(data: MemoryData, rows: SessionRows, wanted: NodeId) -> Node:
     return node
 
 
-def boundary(data: MemoryData, rows: SessionRows, wanted: NodeId) -> tuple[Node, CommitRow]:
-    """The node, and the commit that it was the last node of. Its state parts are those that this commit left."""
+def boundary(data: MemoryData, rows: SessionRows, wanted: NodeId) -> tuple[Node, Mapping[str, BlobHash]]:
+    """The last node of a commit, and the state parts that hold there."""
     node = reachable(data, rows, wanted)
     place = split_node_id(wanted)
     commit = None if place is None else data.commits.get(place[:2])
     if commit is None or commit.receipt.leaf != wanted:
         raise InvalidDelta(BOUNDARY_LAW, f"{wanted} is not the last node of a commit")
-    return node, commit
+    # At the present leaf the present parts hold, which a commit without nodes may have changed since.
+    return node, rows.parts if wanted == rows.session.head.leaf else commit.parts
 
 
 class MemoryGraph(Creating):
@@ -80,22 +88,24 @@ class MemoryGraph(Creating):
         return [node for node in path if last is None or node.depth <= last]
 
     async def node(self, uid: SessionUid, node: NodeId) -> Node:
-        return reachable(self.data, self.living(uid), node)
+        return _shown(reachable(self.data, self.living(uid), node))
 
     async def on_active_path(self, uid: SessionUid, node: NodeId) -> bool:
         return any(found.id == node for found in walk(self.data, self.living(uid).session.head.leaf))
 
     async def fork(self, new: NewFork) -> Session:
+        check_id("a session uid", new.uid)
+        check_name(new.name)
         metadata = canonical(new.metadata, what="metadata")
-        known = self.known(new)
+        known = self.known(new.uid)
         if known is not None:
-            if (known.session.name, known.parent, known.session.forked_from) != (new.name, new.parent, new.at):
+            if (known.name, known.forked_from) != (new.name, new.at):
                 raise IdReused("session", new.uid)
-            return known.session
+            return known
         parent = self.living(new.parent)
-        node, commit = boundary(self.data, parent, new.at)
+        node, parts = boundary(self.data, parent, new.at)
         head = Head(leaf=node.id, depth=node.depth, frame=node.frame)
         session = Session(new.uid, new.name, parent.session.agent, head, self.now(), forked_from=new.at)
-        rows = SessionRows(session, self.data.created + 1, parent=new.parent, parts=commit.parts)
+        rows = SessionRows(session, self.data.created + 1, parts=parts)
         config = parent.documents["config", parent.session.config_revision].text
         return self.keep_new(rows, config=config, metadata=metadata)

@@ -6,7 +6,7 @@ import json
 
 from lash.encoding import JsonObject, canonical
 from lash.errors import IdReused, RevisionMoved, SessionDeleted, SessionExists, SessionNotFound
-from lash.graph.session import Document, DocumentKind, Head, NewFork, NewSession, Session
+from lash.graph.session import Document, DocumentKind, Head, NewSession, Session
 from lash.ids import SessionName, SessionUid
 from lash.limits import check_id, check_key, check_name
 from lash.store.checks import check_kind
@@ -18,20 +18,16 @@ from lash.store.memory.handle import Handle, page
 class Creating(Handle):
     """What creating and forking have in common."""
 
-    def known(self, new: NewSession | NewFork) -> SessionRows | None:
-        """The session that has this uid already, for the caller to compare; None when uid and name are free."""
-        check_id("a session uid", new.uid)
-        check_name(new.name)
-        if new.uid in self.data.deleted:
-            raise SessionDeleted(new.uid)
-        rows = self.data.sessions.get(new.uid)
-        if rows is not None:
-            return rows
-        if new.name in self.data.names:
-            raise SessionExists(new.name, self.data.names[new.name])
-        return None
+    def known(self, uid: SessionUid) -> Session | None:
+        """The session that has this uid already, for the caller to compare; None when the uid is free."""
+        if uid in self.data.deleted:
+            raise SessionDeleted(uid)
+        rows = self.data.sessions.get(uid)
+        return None if rows is None else rows.session
 
     def keep_new(self, rows: SessionRows, *, config: str, metadata: str) -> Session:
+        if rows.session.name in self.data.names:
+            raise SessionExists(rows.session.name, self.data.names[rows.session.name])
         texts: dict[DocumentKind, str] = {"config": config, "catalog": canonical({}), "metadata": metadata}
         rows.documents = {(kind, 0): DocumentRow(text) for kind, text in texts.items()}
         self.data.created = rows.number
@@ -42,25 +38,26 @@ class Creating(Handle):
 
 class MemorySessions(Creating):
     async def create(self, new: NewSession) -> Session:
+        _check_new(new)
         return self._create(new)
 
     async def open(self, new: NewSession) -> Opened:
-        check_name(new.name)
+        _check_new(new)
         uid = self.data.names.get(new.name)
         if uid is not None:
             return Opened(self.data.sessions[uid].session, created=False)
         return Opened(self._create(new), created=True)
 
     def _create(self, new: NewSession) -> Session:
-        check_key(new.agent)
-        config, metadata = canonical(new.config, what="config"), canonical(new.metadata, what="metadata")
-        rows = self.known(new)
-        if rows is not None:
-            if (rows.session.name, rows.session.agent, rows.parent) != (new.name, new.agent, None):
+        known = self.known(new.uid)
+        if known is not None:
+            if (known.name, known.agent, known.forked_from) != (new.name, new.agent, None):
                 raise IdReused("session", new.uid)
-            return rows.session
-        session = Session(new.uid, new.name, new.agent, Head(), created_at=self.now())
-        return self.keep_new(SessionRows(session, self.data.created + 1), config=config, metadata=metadata)
+            return known
+        rows = SessionRows(
+            Session(new.uid, new.name, new.agent, Head(), created_at=self.now()), number=self.data.created + 1
+        )
+        return self.keep_new(rows, config=canonical(new.config), metadata=canonical(new.metadata))
 
     async def get(self, name: SessionName) -> Session:
         if name not in self.data.names:
@@ -87,8 +84,8 @@ class MemorySessions(Creating):
         return True
 
     async def document(self, uid: SessionUid, kind: DocumentKind, revision: int | None = None) -> Document:
-        rows = self.living(uid)
         check_kind(kind)
+        rows = self.living(uid)
         current = rows.revision(kind)
         wanted = current if revision is None else revision
         document = rows.document(kind, wanted)
@@ -107,6 +104,14 @@ class MemorySessions(Creating):
                     raise RevisionMoved(kind, expected=expected, found=revision)
                 revision = rows.replace_document(kind, text, self.now())
             return Document(revision, json.loads(text))
+
+
+def _check_new(new: NewSession) -> None:
+    check_id("a session uid", new.uid)
+    check_name(new.name)
+    check_key(new.agent)
+    canonical(new.config, what="config")
+    canonical(new.metadata, what="metadata")
 
 
 def _matches(rows: SessionRows, where: SessionFilter) -> bool:

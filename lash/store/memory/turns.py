@@ -105,7 +105,7 @@ class MemoryTurns(Admitting, Waiting):
             if not items:
                 return ()
             ids = tuple(item.id for item in items)
-            _write(rows, Finished(key, identity, {"items": [*ids]}), now)
+            _write(rows, [Finished(key, identity, {"items": [*ids]})], now)
             taken = tuple(taking.take(item, turn) for item in items)
             rows.keep_items(taken)
             rows.turns[turn] = record.progress(replace(driven, items=driven.items + ids))
@@ -126,8 +126,7 @@ class MemoryTurns(Admitting, Waiting):
             driven = _driven(rows, lease, turn)
             for wait in waits:
                 self.open_in(rows, wait, now)
-            written = [_write(rows, new, now) for new in own]
-            if any(written):
+            if _write(rows, own, now):
                 rows.turns[turn] = record.progress(driven)
             return deepcopy(tuple(rows.journal[new.key] for new in own))
 
@@ -225,8 +224,7 @@ def _open_fresh(rows: SessionRows, opening: TurnOpening, now: datetime) -> Opene
     rows.turns[turn.id] = turn
     taken = tuple(taking.take(item, turn.id) for item in items)
     rows.keep_items(taken)
-    for start in opening.starts:
-        _write(rows, start, now)
+    _write(rows, opening.starts, now)
     return OpenedTurn(acquired=acquired, turn=turn, items=taken, fresh=True)
 
 
@@ -257,16 +255,18 @@ def _driven(rows: SessionRows, lease: ExecutionLease, turn: TurnId) -> Turn:
     return unsettled
 
 
-def _write(rows: SessionRows, new: JournalRecord, now: datetime) -> JournalEntry | None:
-    """Journal one record under the next seq, or change nothing when it is a repetition."""
-    entry = journal.write(rows.journal.get(new.key), new, seq=rows.session.seq + 1, now=now)
-    if entry is None:
-        return None
-    if entry.wait is not None and entry.wait not in rows.waits:
+def _write(rows: SessionRows, records: Sequence[JournalRecord], now: datetime) -> bool:
+    """Journal the records, each that changes something under the next seq; False when all were repetitions."""
+    entries = []
+    for new in records:
+        entry = journal.write(rows.journal.get(new.key), new, seq=rows.session.seq + 1, now=now)
+        if entry is not None:
+            rows.next_seq()
+            rows.journal[entry.key] = entry
+            entries.append(entry)
+    if any(entry.wait is not None and entry.wait not in rows.waits for entry in entries):
         raise WaitNotFound
-    rows.next_seq()
-    rows.journal[entry.key] = entry
-    return entry
+    return bool(entries)
 
 
 def _recorded_items(entry: JournalEntry) -> list[ItemId]:

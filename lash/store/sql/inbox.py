@@ -17,7 +17,7 @@ from lash.store.checks import check_arriving, check_limit, check_selection, read
 from lash.store.contract import Page
 from lash.store.rows import SessionRow, changing_item_values, item_values, read_item, read_turn
 from lash.store.sql.blobs import hold, numbers_of
-from lash.store.sql.questions import BEHIND, ITEM, ITEM_BY_KEY, NEXT_ITEM, UNSETTLED
+from lash.store.sql.questions import BEHIND, ITEM, ITEM_BY_KEY, NEXT_ITEM, UNSETTLED, WAITING
 from lash.store.sql.sessions import find_row, keep_session
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
 from lash.turn.record import Turn, available_from
@@ -143,7 +143,7 @@ def page(connection: Connection, uid: SessionUid, *, terminal: bool, after: str 
     table = schema.inbox.c
     statement = select(schema.inbox).where(table.session == row.id, table.seq > start)
     if not terminal:
-        statement = statement.where(table.state.in_(("pending", "taken")))
+        statement = statement.where(WAITING)
     found = connection.execute(statement.order_by(table.seq).limit(limit + 1)).mappings().all()
     items = tuple(read_item(r, uid) for r in found[:limit])
     return Page(items, str(items[-1].seq) if len(found) > limit else None)

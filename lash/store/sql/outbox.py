@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, text
 
 from lash.commit.outbox import Debt
 from lash.errors import OutboxNotFound
@@ -19,7 +19,7 @@ from lash.store.sql.steps import Steps, Work, Write, answer_to
 _OWED = (
     select(schema.outbox, schema.sessions.c.uid)
     .join_from(schema.outbox, schema.sessions, schema.sessions.c.id == schema.outbox.c.session)
-    .where(schema.outbox.c.state == "owed")
+    .where(text("lash_outbox.state = 'owed'"))
     .order_by(schema.outbox.c.owed_at, schema.outbox.c.session, schema.outbox.c.revision, schema.outbox.c.ordinal)
 )
 

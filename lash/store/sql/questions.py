@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, bindparam, func, or_, select, tuple_
+from sqlalchemy import Connection, RowMapping, Select, bindparam, or_, select, text, tuple_
 
 from lash.ids import BlobHash, SessionName, SessionUid, TurnId
 from lash.inbox.taking import MAX_TAKEN
@@ -21,7 +21,7 @@ _SESSIONS = select(schema.sessions)
 _BY_UID = _SESSIONS.where(schema.sessions.c.uid.in_(bindparam("uids", expanding=True)))
 _LOCKED = _BY_UID.order_by(schema.sessions.c.id).with_for_update()
 _BY_NAME = _SESSIONS.where(
-    schema.sessions.c.name.in_(bindparam("names", expanding=True)), schema.sessions.c.state == "live"
+    schema.sessions.c.name.in_(bindparam("names", expanding=True)), text("lash_sessions.state = 'live'")
 )
 
 
@@ -42,12 +42,18 @@ DOCUMENT = rows_by(schema.documents.c.session, schema.documents.c.kind, schema.d
 
 # -- items -------------------------------------------------------------------------------------------------------------
 
+# The words of the partial indexes, letter by letter: with bound parameters they would not be used.
+WAITING = text("lash_inbox.state IN ('pending', 'taken')")
+_pending = text("lash_inbox.state = 'pending'")
+_taken = text("lash_inbox.state = 'taken'")
+
 _inbox = schema.inbox.c
 _READY_ITEMS = (
     select(schema.inbox)
     .where(
         _inbox.session == bindparam("session"),
-        _inbox.state == "pending",
+        WAITING,
+        _pending,
         _inbox.target.is_(None),
         or_(_inbox.available_at.is_(None), _inbox.available_at <= bindparam("now", type_=schema.Micros)),
     )
@@ -56,24 +62,25 @@ _READY_ITEMS = (
 )
 _AIMED = (
     select(schema.inbox)
-    .where(_inbox.session == bindparam("session"), _inbox.state == "pending", _inbox.target == bindparam("turn"))
+    .where(_inbox.session == bindparam("session"), _pending, _inbox.target == bindparam("turn"))
     .order_by(_inbox.seq)
 )
 _TAKEN = (
     select(schema.inbox)
-    .where(_inbox.session == bindparam("session"), _inbox.state == "taken", _inbox.turn == bindparam("turn"))
+    .where(_inbox.session == bindparam("session"), _taken, _inbox.turn == bindparam("turn"))
     .order_by(_inbox.seq)
 )
 _BEHIND = (
     select(schema.inbox)
-    .where(_inbox.session == bindparam("session"), _inbox.state == "pending", _inbox.seq > bindparam("seq"))
+    .where(_inbox.session == bindparam("session"), WAITING, _pending, _inbox.seq > bindparam("seq"))
     .order_by(_inbox.seq)
 )
 # All that wait, whatever they aim at: what aims at a turn that is being settled becomes input for the next one.
-_NEXT_ITEM = select(func.min(func.coalesce(_inbox.available_at, _inbox.admitted_at), type_=schema.Micros)).where(
-    _inbox.session == bindparam("session"),
-    _inbox.state == "pending",
-    _inbox.seq.not_in(bindparam("without", expanding=True)),
+_NEXT_ITEM = (
+    select(_inbox.due_at)
+    .where(_inbox.session == bindparam("session"), _pending, _inbox.seq.not_in(bindparam("without", expanding=True)))
+    .order_by(_inbox.due_at)
+    .limit(1)
 )
 
 
@@ -85,7 +92,7 @@ def _aimed(connection: Connection, key: tuple[int, TurnId]) -> Sequence[RowMappi
     return connection.execute(_AIMED, {"session": key[0], "turn": key[1]}).mappings().all()
 
 
-def _taken(connection: Connection, key: tuple[int, TurnId]) -> Sequence[RowMapping]:
+def _taken_items(connection: Connection, key: tuple[int, TurnId]) -> Sequence[RowMapping]:
     return connection.execute(_TAKEN, {"session": key[0], "turn": key[1]}).mappings().all()
 
 
@@ -94,7 +101,9 @@ def _behind(connection: Connection, key: tuple[int, int]) -> Sequence[RowMapping
 
 
 def _next_item(connection: Connection, key: tuple[int, frozenset[int]]) -> datetime | None:
-    due: datetime | None = connection.execute(_NEXT_ITEM, {"session": key[0], "without": list(key[1])}).scalar_one()
+    due: datetime | None = connection.execute(
+        _NEXT_ITEM, {"session": key[0], "without": list(key[1])}
+    ).scalar_one_or_none()
     return due
 
 
@@ -103,7 +112,7 @@ ITEM_BY_KEY = rows_by(_inbox.session, _inbox.key)
 READY_ITEMS = each(_ready_items)
 """The first items that a new turn could take. Ready ones only, so that no number of others can hide them."""
 AIMED = each(_aimed)
-TAKEN = each(_taken)
+TAKEN = each(_taken_items)
 BEHIND = each(_behind)
 NEXT_ITEM = each(_next_item)
 """When the earliest pending item is available, some left out."""
@@ -111,7 +120,7 @@ NEXT_ITEM = each(_next_item)
 # -- turns, journal, waits ---------------------------------------------------------------------------------------------
 
 _UNSETTLED = select(schema.turns).where(
-    schema.turns.c.session.in_(bindparam("sessions", expanding=True)), schema.turns.c.state != "settled"
+    schema.turns.c.session.in_(bindparam("sessions", expanding=True)), text("lash_turns.state <> 'settled'")
 )
 _TURN_WAITS = select(schema.waits).where(
     schema.waits.c.session == bindparam("session"),

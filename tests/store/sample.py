@@ -1,0 +1,249 @@
+"""A database with one of everything, built through the store, and copies of it that a test may damage by hand."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import uuid
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sqlalchemy.engine import URL
+
+from lash.commit.outbox import Owed
+from lash.commit.parts import Changed
+from lash.commit.plan import CommitPlan
+from lash.graph.frames import COMPACTION
+from lash.ids import BlobHash, ItemId, NodeId, SessionUid, TurnId, WaitId
+from lash.inbox.items import Wake
+from lash.lease import ExecutionLease
+from lash.store.contract import Store
+from lash.store.opening import open_store
+from lash.testing.builders import (
+    TTL,
+    a_fork,
+    a_message,
+    a_session,
+    a_wait,
+    an_effect,
+    an_operation,
+    commit_nodes,
+    finished,
+    leaf_of,
+    must_open,
+    opens,
+    plan_nodes,
+    rewind,
+    run_turn,
+    says,
+)
+from tests.postgres import PostgresServer, connect, in_a_loop_of_its_own
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the sample holds.
+
+    The path of ``victim`` is: depths 0 to 2 on branch 0 (frame, message, reply); 3 and 4 on ``branch``, which a rewind
+    began; 5 and 6 the frame of a compaction and its summary, where the head is. Depths 3 and 4 of branch 0 were left
+    behind by the rewind. Its turn is open, with one item taken; another item waits. ``child`` is a fork of it at depth
+    2, and ``healthy`` has nothing to do with either.
+    """
+
+    victim: SessionUid
+    healthy: SessionUid
+    child: SessionUid
+    numbers: Mapping[str, int]
+    branch: int
+    boundary: NodeId
+    left_behind: NodeId
+    leaf: NodeId
+    lease: ExecutionLease
+    turn: TurnId
+    settled_turn: TurnId
+    taken: ItemId
+    pending: ItemId
+    answered: WaitId
+    answered_key: str
+    blob: BlobHash
+
+
+async def build(store: Store, numbers: Mapping[str, int]) -> Sample:
+    """``numbers`` are those that a new database gives to its first three sessions."""
+    victim, healthy = (await a_session(store, "victim")).uid, (await a_session(store, "healthy")).uid
+    await run_turn(store, healthy, "hello")
+    first = await run_turn(store, victim, "one")
+    left_behind = await run_turn(store, victim, "two")
+    lease = (await store.acquire(victim, (await _owner(store, victim)), ttl=TTL)).lease
+    branch = (await rewind(store, lease, leaf_of(first))).revision
+    settled = await run_turn(store, victim, "three")
+    blob = await store.put_blob(b"a picture")
+    await _owe(store, lease, healthy)
+    leaf = leaf_of(await commit_nodes(store, lease, opens(COMPACTION), says("a summary")))
+    await store.put_document(victim, "config", {"model": "scripted"}, expected=0)
+    await store.admit(victim, a_message("four", options={"depth": 1}))
+    driven = await must_open(store, victim)
+    waiting = await store.admit(victim, a_message("five", key="five"))
+    wait = a_wait(turn=driven.turn.id)
+    await store.record(
+        driven.lease, driven.turn.id, [finished(an_effect("model:1"), {"text": "hi"}), an_effect("tool:1", kind="tool")]
+    )
+    key = await store.open_wait(victim, wait)
+    await store.answer(key, {"approved": True})
+    child = await store.fork(a_fork(victim, leaf_of(first), "child"))
+    return Sample(
+        victim=victim,
+        healthy=healthy,
+        child=child.uid,
+        numbers=numbers,
+        branch=branch,
+        boundary=leaf_of(first),
+        left_behind=leaf_of(left_behind),
+        leaf=leaf,
+        lease=driven.lease,
+        turn=driven.turn.id,
+        settled_turn=TurnId(settled.operation),
+        taken=driven.items[0].id,
+        pending=waiting.id,
+        answered=wait.id,
+        answered_key=key,
+        blob=blob,
+    )
+
+
+async def _owner(store: Store, uid: SessionUid) -> Any:
+    return (await store.lease(uid)).owner
+
+
+async def _owe(store: Store, lease: ExecutionLease, to: SessionUid) -> None:
+    plan = await plan_nodes(store, lease)
+    owed = Owed(to, Wake(source="victim"))
+    await store.commit(
+        CommitPlan(an_operation(), lease, base=plan.base, owes=(owed,), parts={"tools": Changed(b"state")})
+    )
+
+
+Dump = dict[str, list[tuple[Any, ...]]]
+
+
+class Copy(Protocol):
+    """A database that is one test's own, with a back door."""
+
+    sample: Sample
+
+    @property
+    def url(self) -> str: ...
+
+    async def open(self) -> Store: ...
+
+    async def execute(self, statement: str) -> None:
+        """Change it by hand, with no store in between."""
+        ...
+
+    async def dump(self, *, without: int | None = None) -> Dump:
+        """Every row of every table, except those of one session."""
+        ...
+
+
+class SqliteCopy:
+    def __init__(self, path: Path, sample: Sample) -> None:
+        self.path, self.sample = path, sample
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    async def open(self) -> Store:
+        return await open_store(self.url)
+
+    async def execute(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(statement)
+
+    async def dump(self, *, without: int | None = None) -> Dump:
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.row_factory = sqlite3.Row
+            tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return {
+                table: _rows(table, map(dict, connection.execute(f"SELECT * FROM {table}")), without)
+                for table in tables
+            }
+
+
+class PostgresCopy:
+    def __init__(self, url: URL, sample: Sample) -> None:
+        self._url, self.sample = url, sample
+
+    @property
+    def url(self) -> str:
+        return self._url.render_as_string(hide_password=False)
+
+    async def open(self) -> Store:
+        return await open_store(self.url)
+
+    async def execute(self, statement: str) -> None:
+        connection = await connect(self._url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def dump(self, *, without: int | None = None) -> Dump:
+        connection = await connect(self._url)
+        try:
+            tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            return {
+                table: _rows(table, map(dict, await connection.fetch(f"SELECT * FROM {table}")), without)
+                for (table,) in tables
+            }
+        finally:
+            await connection.close()
+
+
+def _rows(table: str, rows: Any, without: int | None) -> list[tuple[Any, ...]]:
+    owner = "id" if table == "lash_sessions" else "session"
+    kept = [tuple(row.values()) for row in rows if without is None or row.get(owner) != without]
+    return sorted(kept, key=repr)
+
+
+class SqliteSamples:
+    """Copies of a sample in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / "sample.db"
+        self._sample = in_a_loop_of_its_own(self._build)
+
+    async def _build(self) -> Sample:
+        async with await open_store(f"sqlite:///{self._path}") as store:
+            return await build(store, NUMBERS)
+
+    def copy(self) -> SqliteCopy:
+        path = self._folder / f"{uuid.uuid4().hex}.db"
+        shutil.copy(self._path, path)
+        return SqliteCopy(path, self._sample)
+
+
+class PostgresSamples:
+    """Copies of a sample on a server."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._url = server.fresh()
+        self._sample = in_a_loop_of_its_own(self._build)
+
+    async def _build(self) -> Sample:
+        async with await open_store(self._url.render_as_string(hide_password=False)) as store:
+            return await build(store, NUMBERS)
+
+    def copy(self) -> PostgresCopy:
+        name = f"lash_copy_{uuid.uuid4().hex}"
+        self._server.database(name, template=self._url.database)
+        return PostgresCopy(self._server.url(name), self._sample)
+
+
+NUMBERS = {"victim": 1, "healthy": 2, "child": 3}
