@@ -36,12 +36,12 @@ def resets(payload: Payload) -> bool:
     return isinstance(payload, FrameOpened) and payload.reason == "reset"
 
 
-appends = st.lists(payloads, min_size=1, max_size=4)
+appends = st.lists(payloads, min_size=1, max_size=3)
 histories = st.builds(
     lambda first, rest, later: [[first, *rest], *later],
     frames,
-    st.lists(payloads, max_size=3),
-    st.lists(appends, max_size=4),
+    st.lists(payloads, max_size=2),
+    st.lists(appends, max_size=3),
 )
 """What a session says in each of its commits; the first begins with a frame."""
 

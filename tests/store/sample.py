@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import uuid
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +12,18 @@ from typing import Any, Protocol
 
 from sqlalchemy.engine import URL
 
-from lash.commit.outbox import Owed
+from lash.commit.outbox import Debt, Owed
 from lash.commit.parts import Changed
 from lash.commit.plan import CommitPlan
 from lash.graph.frames import COMPACTION
 from lash.ids import BlobHash, ItemId, NodeId, SessionUid, TurnId, WaitId
 from lash.inbox.items import Wake
 from lash.lease import ExecutionLease
+from lash.store import schema
 from lash.store.contract import Store
+from lash.store.migrate import VERSION_TABLE
 from lash.store.opening import open_store
 from lash.testing.builders import (
-    TTL,
     a_fork,
     a_message,
     a_session,
@@ -33,6 +33,7 @@ from lash.testing.builders import (
     commit_nodes,
     finished,
     leaf_of,
+    must_acquire,
     must_open,
     opens,
     plan_nodes,
@@ -40,7 +41,7 @@ from lash.testing.builders import (
     run_turn,
     says,
 )
-from tests.postgres import PostgresServer, connect, in_a_loop_of_its_own
+from tests.postgres import PostgresServer, connect, execute, in_a_loop_of_its_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,12 @@ class Sample:
     The path of ``victim`` is: depths 0 to 2 on branch 0 (frame, message, reply); 3 and 4 on ``branch``, which a rewind
     began; 5 and 6 the frame of a compaction and its summary, where the head is. Depths 3 and 4 of branch 0 were left
     behind by the rewind. Its turn is open, with one item taken; another item waits. ``child`` is a fork of it at depth
-    2, and ``healthy`` has nothing to do with either.
+    2, and ``healthy`` has nothing to do with either. In the tables they have the numbers 1, 3 and 2.
     """
 
     victim: SessionUid
     healthy: SessionUid
     child: SessionUid
-    numbers: Mapping[str, int]
     branch: int
     boundary: NodeId
     left_behind: NodeId
@@ -68,16 +68,16 @@ class Sample:
     pending: ItemId
     answered: WaitId
     answered_key: str
+    debt: Debt
     blob: BlobHash
 
 
-async def build(store: Store, numbers: Mapping[str, int]) -> Sample:
-    """``numbers`` are those that a new database gives to its first three sessions."""
+async def build(store: Store) -> Sample:
     victim, healthy = (await a_session(store, "victim")).uid, (await a_session(store, "healthy")).uid
     await run_turn(store, healthy, "hello")
     first = await run_turn(store, victim, "one")
     left_behind = await run_turn(store, victim, "two")
-    lease = (await store.acquire(victim, (await _owner(store, victim)), ttl=TTL)).lease
+    lease = await must_acquire(store, victim)
     branch = (await rewind(store, lease, leaf_of(first))).revision
     settled = await run_turn(store, victim, "three")
     blob = await store.put_blob(b"a picture")
@@ -98,7 +98,6 @@ async def build(store: Store, numbers: Mapping[str, int]) -> Sample:
         victim=victim,
         healthy=healthy,
         child=child.uid,
-        numbers=numbers,
         branch=branch,
         boundary=leaf_of(first),
         left_behind=leaf_of(left_behind),
@@ -110,12 +109,9 @@ async def build(store: Store, numbers: Mapping[str, int]) -> Sample:
         pending=waiting.id,
         answered=wait.id,
         answered_key=key,
+        debt=(await store.debts())[0],
         blob=blob,
     )
-
-
-async def _owner(store: Store, uid: SessionUid) -> Any:
-    return (await store.lease(uid)).owner
 
 
 async def _owe(store: Store, lease: ExecutionLease, to: SessionUid) -> None:
@@ -220,7 +216,7 @@ class SqliteSamples:
 
     async def _build(self) -> Sample:
         async with await open_store(f"sqlite:///{self._path}") as store:
-            return await build(store, NUMBERS)
+            return await build(store)
 
     def copy(self) -> SqliteCopy:
         path = self._folder / f"{uuid.uuid4().hex}.db"
@@ -229,21 +225,24 @@ class SqliteSamples:
 
 
 class PostgresSamples:
-    """Copies of a sample on a server."""
+    """One database on a server, made as good as new for each test. That is quicker than a new one."""
 
     def __init__(self, server: PostgresServer) -> None:
-        self._server = server
         self._url = server.fresh()
         self._sample = in_a_loop_of_its_own(self._build)
 
     async def _build(self) -> Sample:
         async with await open_store(self._url.render_as_string(hide_password=False)) as store:
-            return await build(store, NUMBERS)
+            sample = await build(store)
+        keep = [f"CREATE TABLE kept.{table} AS TABLE public.{table}" for table in _TABLES]
+        await execute(self._url, "CREATE SCHEMA kept", *keep)
+        return sample
 
     def copy(self) -> PostgresCopy:
-        name = f"lash_copy_{uuid.uuid4().hex}"
-        self._server.database(name, template=self._url.database)
-        return PostgresCopy(self._server.url(name), self._sample)
+        restore = [f"DELETE FROM public.{table}" for table in reversed(_TABLES)]
+        restore += [f"INSERT INTO public.{table} SELECT * FROM kept.{table}" for table in _TABLES]
+        in_a_loop_of_its_own(lambda: execute(self._url, ";".join(restore)))
+        return PostgresCopy(self._url, self._sample)
 
 
-NUMBERS = {"victim": 1, "healthy": 2, "child": 3}
+_TABLES = [VERSION_TABLE, *(table.name for table in schema.metadata.sorted_tables)]

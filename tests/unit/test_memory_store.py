@@ -19,6 +19,7 @@ from lash.errors import (
     CorruptGraph,
     HeadMoved,
     InvalidDelta,
+    InvalidId,
     InvalidItem,
     InvalidValue,
     LashError,
@@ -38,6 +39,7 @@ from lash.graph.nodes import PluginRecorded
 from lash.graph.parts import Image
 from lash.graph.session import NewFork, NewSession
 from lash.ids import BlobHash, ItemId, OwnerId, SessionName, SessionUid, TurnId
+from lash.inbox.cancelling import These
 from lash.inbox.items import Command, Message, NewItem, Wake
 from lash.store.contract import Store, TurnOpening
 from lash.store.memory import MemoryData, MemoryStore
@@ -45,6 +47,8 @@ from lash.testing import ManualClock
 from lash.testing.builders import (
     TTL,
     Driven,
+    a_fork,
+    a_held_session,
     a_message,
     a_session,
     a_wait_id,
@@ -53,10 +57,13 @@ from lash.testing.builders import (
     append,
     finished,
     fresh_name,
+    leaf_of,
     must_open,
     new_id,
     open_with,
+    plan_nodes,
     plan_of,
+    rewind,
     run_turn,
     said,
     says,
@@ -163,6 +170,16 @@ REFUSED: dict[str, tuple[type[LashError], Refused]] = {
         SessionExists,
         lambda w: w.store.create(NewSession(SessionUid(new_id()), SessionName("taken-name"))),
     ),
+    "an existing session, opened with an id that nobody minted": (
+        InvalidId,
+        lambda w: w.store.open(NewSession(SessionUid("mine"), SessionName("taken-name"))),
+    ),
+    "a fork under a living name": (
+        SessionExists,
+        lambda w: w.store.fork(
+            NewFork(SessionUid(new_id()), SessionName("taken-name"), w.uid, list(w.store.data.nodes)[-1])
+        ),
+    ),
     "a fork at a node inside a commit": (
         InvalidDelta,
         lambda w: w.store.fork(NewFork(SessionUid(new_id()), fresh_name(), w.uid, next(iter(w.store.data.nodes)))),
@@ -180,6 +197,10 @@ REFUSED: dict[str, tuple[type[LashError], Refused]] = {
     "an item for a time without a zone": (
         InvalidValue,
         lambda w: w.store.admit(w.uid, a_message(available_at=NAIVE)),
+    ),
+    "cancelling more items than one call may name": (
+        InvalidValue,
+        lambda w: w.store.cancel(w.uid, These(tuple(ItemId(new_id()) for _ in range(1001)))),
     ),
     "records of which the last contradicts the journal": (
         OutcomeRecorded,
@@ -382,6 +403,27 @@ async def test_state_parts_do_not_change_with_the_readers_dict(store: MemoryStor
     (await store.parts(session.uid)).clear()
     (await store.snapshot(session.uid)).parts.clear()
     assert await store.parts(session.uid) == {"tools": body.hash}
+
+
+async def test_a_node_that_was_read_has_to_prove_its_body_when_it_is_committed_elsewhere(store: MemoryStore) -> None:
+    session = await a_session(store)
+    receipt = await run_turn(store, session.uid, "hello")
+    assert receipt.leaf is not None
+    read = [*(await store.snapshot(session.uid)).nodes, *await store.nodes(session.uid)]
+    for node in (*read, await store.node(session.uid, receipt.leaf)):
+        assert not node.encoded
+
+
+# -- state parts -------------------------------------------------------------------------------------------------------
+
+
+async def test_at_the_leaf_the_present_state_parts_hold_though_no_node_came_with_them(store: MemoryStore) -> None:
+    lease = await a_held_session(store)
+    first = await store.commit(replace(await plan_nodes(store, lease, says("hello")), parts={"p": Changed(b"then")}))
+    await store.commit(replace(await plan_nodes(store, lease), parts={"p": Changed(b"now")}))
+    fork = await store.fork(a_fork(lease.session, leaf_of(first)))
+    await rewind(store, lease, leaf_of(first))
+    assert await store.parts(fork.uid) == await store.parts(lease.session) == {"p": Changed(b"now").hash}
 
 
 # -- what only walking finds -------------------------------------------------------------------------------------------

@@ -1,0 +1,3 @@
+from tests.migration.databases import database
+
+__all__ = ["database"]
