@@ -29,40 +29,43 @@ JsonObject = dict[str, JsonValue]
 """A JSON object: what bodies, options and documents are made of."""
 
 VERSION_FIELD = "v"
-_MANY = 1_000_000
+MAX_DEPTH = 200
+"""How deep a value may be nested."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 def canonical(value: JsonValue | Mapping[str, JsonValue], *, what: str = "value") -> str:
-    """The canonical text of a JSON value from anywhere. ``what`` names the value in errors."""
-    if not _has_string_keys(value):
-        where, problem = _diagnose(value, what) or (what, "its keys are not all strings")
-        raise InvalidValue(where, problem)
+    """The canonical text of a JSON value. ``what`` names the value in errors."""
+    _check_shape(value, what)
     return _text(value, what)
 
 
-def _has_string_keys(value: object) -> bool:
-    """JSON has no other keys, and the encoder would turn a number into a string without a word."""
-    waiting = [value]
-    for found in waiting:
-        if isinstance(found, dict):
-            if any(type(key) is not str for key in found):
-                return False
-            waiting += found.values()
-        elif isinstance(found, list | tuple):
-            waiting += found
-        if len(waiting) > _MANY:  # perhaps a value that contains itself; the encoder will say so
-            break
-    return True
+def _check_shape(value: object, what: str) -> None:
+    """Keys are strings: the encoder would turn a number into one without a word. Nesting has a limit: else it would
+    depend on the stack of whoever reads."""
+    level, depth, count = [value], 0, 0
+    while level:
+        inner: list[object] = []
+        for found in level:
+            if isinstance(found, dict):
+                if any(type(key) is not str for key in found):
+                    raise InvalidValue(*(_find_fault(value, what) or (what, "its keys are not all plain strings")))
+                inner += found.values()
+            elif isinstance(found, list | tuple):
+                inner += found
+        level, depth, count = inner, depth + 1, count + len(inner)
+        if depth > MAX_DEPTH:
+            raise InvalidValue(what, f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
+        check_size(what, count)  # each value takes a byte at least
 
 
 def _text(value: object, what: str) -> str:
     try:
         text = _encode(value)
         size = len(text.encode("utf-8"))
-    except (ValueError, TypeError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
-        where, problem = _diagnose(value, what) or (what, str(error))
+    except (ValueError, TypeError) as error:  # UnicodeEncodeError is a ValueError
+        where, problem = _find_fault(value, what) or (what, str(error))
         raise InvalidValue(where, problem) from None
     check_size(what, size)
     return text
@@ -77,13 +80,10 @@ def utf8_size(text: str, *, what: str) -> int:
 
 
 def record(version: int, value: Mapping[str, JsonValue], *, what: str = "value") -> str:
-    """The canonical text of a stored record, which says its version before anything else is read from it.
-
-    Its fields are of our own making: models have checked what came from outside.
-    """
+    """The canonical text of a stored record, which says its version before anything else is read from it."""
     if VERSION_FIELD in value:
         raise InvalidValue(what, f"the field {VERSION_FIELD!r} is taken by the record version")
-    return _text({**value, VERSION_FIELD: version}, what)
+    return canonical({**value, VERSION_FIELD: version}, what=what)
 
 
 def read_record(text: str, *, what: str, supported: int) -> JsonObject:
@@ -120,13 +120,6 @@ def digest(what: str, version: int, texts: Iterable[str]) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _diagnose(value: object, what: str) -> tuple[str, str] | None:
-    try:
-        return _find_fault(value, what)
-    except RecursionError:
-        return what, "it is nested too deeply, or contains itself"
 
 
 def _find_fault(value: object, where: str) -> tuple[str, str] | None:

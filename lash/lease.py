@@ -38,9 +38,13 @@ class LeaseRecord:
 
         A free lease is expired; so is one whose expiry no clock can have meant.
         """
-        if self.owner is None or self.expires_at is None:
-            return True
-        return self.expires_at <= now or self.expires_at > now + 2 * MAX_TTL
+        return self.free_from(now) <= now
+
+    def free_from(self, now: datetime) -> datetime:
+        """When another owner may take over: from now on, unless somebody holds it and says until when."""
+        if self.owner is None or self.expires_at is None or self.expires_at > now + 2 * MAX_TTL:
+            return now
+        return self.expires_at
 
 
 @dataclass(frozen=True, slots=True)

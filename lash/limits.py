@@ -29,16 +29,24 @@ _NAME = re.compile(rf"\w[\w.:@+=~-]{{0,{MAX_NAME - 1}}}\Z")
 
 
 def check_name(name: str) -> SessionName:
-    if not _NAME.match(name) or not unicodedata.is_normalized("NFC", name):
+    if not is_name(name):
         raise InvalidName(name[:80], NAME_RULE)
     return SessionName(name)
 
 
+def is_name(name: str) -> bool:
+    return bool(_NAME.match(name)) and unicodedata.is_normalized("NFC", name)
+
+
 def check_key(key: str) -> str:
-    printable = not any(unicodedata.category(c) in ("Cc", "Cs") for c in key)
-    if not printable or not key.strip() or len(key) > MAX_KEY:
+    if not is_key(key):
         raise InvalidKey(key[:80], KEY_RULE)
     return key
+
+
+def is_key(key: str) -> bool:
+    printable = not any(unicodedata.category(c) in ("Cc", "Cs") for c in key)
+    return printable and bool(key.strip()) and len(key) <= MAX_KEY
 
 
 def check_id(what: str, value: str) -> None:

@@ -18,6 +18,8 @@ from lash.ids import ID_PATTERN, ItemId, OperationId, SessionUid, id_from
 from lash.inbox.items import Boundary, Command, Message, NewItem, Wake, When, decode_body, encode_body
 
 OUTBOX_VERSION = 1
+DEBT_KEY = "outbox:"
+"""How the keys of items that pay a debt begin; nobody else may use such keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Debt:
         """The admission that pays it."""
         return NewItem(
             id=ItemId(id_from("outbox", self.session, self.operation, str(self.ordinal))),
-            key=f"outbox:{self.session}:{self.operation}:{self.ordinal}",
+            key=f"{DEBT_KEY}{self.session}:{self.operation}:{self.ordinal}",
             body=self.owed.body,
             when=self.owed.when,
             boundary=self.owed.boundary,

@@ -96,8 +96,8 @@ def check_append(session: SessionUid, operation: OperationId, nodes: Sequence[No
     parent, depth, frame = (None, -1, -1) if first.parent is None else (head.leaf, head.depth, head.frame)
     for ordinal, node in enumerate(nodes):
         _check_place(node, node_id(session, operation, ordinal), parent, depth + 1, frame)
-        if not node.encoded:
-            _check_body(node)
+        if not node.encoded and _check_body(node).blobs() != node.blobs:
+            raise InvalidDelta("a node names its blobs", f"the body of {node.id} refers to others than node.blobs")
         parent, depth, frame = node.id, node.depth, node.frame
     return new_root
 

@@ -143,7 +143,8 @@ class Node:
     blobs: frozenset[BlobHash] = field(default=frozenset(), compare=False)
     """What the payload refers to; filled for nodes to be written, so that a commit need not look."""
     encoded: bool = field(default=False, compare=False)
-    """Whether the body was made from a payload a moment ago, so that a commit need not read it to believe it."""
+    """Whether the body was made from a payload a moment ago, so that a commit need not read it to believe it. Clear it
+    when you replace the body."""
 
     @property
     def payload(self) -> Payload:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
@@ -126,6 +126,8 @@ def check_item(item: NewItem) -> None:
         check_key(item.key)
     if item.merge_key is not None:
         check_key(item.merge_key)
+    if item.when not in get_args(When) or item.boundary not in get_args(Boundary):
+        raise InvalidItem(f"when is 'now' or 'next', not {item.when!r}; boundary is one of {get_args(Boundary)}")
     if item.body.kind == "command" and item.when == "now":
         raise InvalidItem("a command runs alone, after the running turn: send it with when='next'")
     if item.body.kind == "command" and item.merge_key is not None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
-from lash.commit.outbox import Debt, decode_owed
+from lash.commit.outbox import DEBT_KEY, Debt, decode_owed
 from lash.commit.plan import CommitPlan, check_plan
-from lash.encoding import canonical
-from lash.errors import InvalidValue
+from lash.encoding import canonical, utf8_size
+from lash.errors import InvalidKey, InvalidValue
 from lash.graph.delta import Append
 from lash.graph.session import DOCUMENT_KINDS
 from lash.ids import ReplayKey
 from lash.inbox.cancelling import From, Selection, These
 from lash.inbox.items import NewItem, check_item, encode_body
-from lash.limits import check_id, check_key, check_owner, check_ttl
-from lash.store.contract import TurnOpening
+from lash.limits import check_blob_hash, check_id, check_key, check_owner, check_size, check_ttl
+from lash.store.contract import SessionFilter, TurnOpening
 from lash.turn.journal import Finished, Identity, JournalRecord
 from lash.waits import NewWait
 
@@ -38,9 +38,22 @@ def read_cursor(after: str | None) -> int:
 
 
 def check_time(where: str, at: datetime | None) -> None:
-    """An instant without a time zone could be compared with none that is stored."""
-    if at is not None and at.tzinfo is None:
+    """An instant without a time zone could be compared with none that is stored, and one near the end of time read by
+    nobody."""
+    if at is None:
+        return
+    if at.utcoffset() is None:
         raise InvalidValue(where, f"{at.isoformat()} has no time zone")
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidValue(where, f"{at.isoformat()} lies beyond the years 1 to 9999 in UTC") from None
+
+
+def check_filter(where: SessionFilter) -> None:
+    for text in (where.agent, where.name_prefix):
+        if text is not None:
+            check_key(text)
 
 
 def check_kind(kind: str) -> None:
@@ -50,6 +63,8 @@ def check_kind(kind: str) -> None:
 
 def check_arriving(item: NewItem) -> None:
     check_item(item)
+    if item.key is not None and item.key.startswith(DEBT_KEY):
+        raise InvalidKey(item.key, f"keys that begin with {DEBT_KEY!r} are kept for what sessions owe each other")
     check_time("available_at", item.available_at)
     encode_body(item.body)
     canonical(item.options, what="options")
@@ -70,11 +85,20 @@ def check_selection(selection: Selection) -> None:
 def check_wait(wait: NewWait) -> None:
     check_id("a wait id", wait.id)
     check_key(wait.name)
+    if wait.turn is not None:
+        check_id("a turn id", wait.turn)
     check_time("expires_at", wait.expires_at)
 
 
 def check_reason(reason: str) -> None:
-    canonical(reason, what="reason")
+    _check_text("reason", reason)
+
+
+def _check_text(where: str, text: str) -> None:
+    """A text that goes into a column of its own. Postgres keeps no NUL there."""
+    check_size(where, utf8_size(text, what=where))
+    if "\0" in text:
+        raise InvalidValue(where, f"character {text.index(chr(0))} is NUL, which cannot be stored")
 
 
 def check_effect(key: ReplayKey, identity: Identity) -> None:
@@ -84,7 +108,8 @@ def check_effect(key: ReplayKey, identity: Identity) -> None:
 
 def check_record(new: JournalRecord) -> None:
     check_effect(new.key, new.identity)
-    canonical(new.composition, what="composition")
+    if new.composition is not None:
+        _check_text("composition", new.composition)
     if isinstance(new, Finished):
         canonical(new.outcome, what="outcome")
 
@@ -107,6 +132,8 @@ def check_commit(plan: CommitPlan) -> None:
     if isinstance(plan.delta, Append):
         for node in plan.delta.nodes:
             check_time(f"node {node.id}", node.at)
+            for blob in node.blobs:
+                check_blob_hash(blob)
 
 
 def debts_of(plan: CommitPlan) -> list[Debt]:
@@ -121,8 +148,7 @@ def _debt(plan: CommitPlan, ordinal: int) -> Debt:
     owed = plan.owes[ordinal]
     check_id("the receiver of an outbox item", owed.to)
     check_time("available_at", owed.available_at)
+    check_item(Debt(plan.lease.session, plan.operation, ordinal, owed).item())
     canonical(owed.options, what="options")
     kept = decode_owed(owed.encode(), what=f"outbox item {ordinal} of operation {plan.operation}")
-    debt = Debt(plan.lease.session, plan.operation, ordinal, kept)
-    check_item(debt.item())
-    return debt
+    return Debt(plan.lease.session, plan.operation, ordinal, kept)

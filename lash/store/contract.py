@@ -359,7 +359,7 @@ class WaitStore(Protocol):
         ...
 
     async def waits(self, uid: SessionUid) -> list[Wait]:
-        """The session's waits in order of creation."""
+        """The session's waits in order of creation; those opened at one instant in order of id."""
         ...
 
     async def revoke(self, uid: SessionUid, waits: Sequence[WaitId]) -> list[Wait]:

@@ -282,7 +282,6 @@ def entry_values(session: int, turn: TurnId, entry: JournalEntry) -> dict[str, A
         "key": entry.key,
         "identity": record(RECORD_VERSION, entry.identity.encode(), what="identity"),
         "started_at": entry.started_at,
-        "wait": entry.wait,
         **changing_entry_values(entry),
     }
 
@@ -294,6 +293,7 @@ def changing_entry_values(entry: JournalEntry) -> dict[str, Any]:
         "finished_at": entry.finished_at,
         "outcome": None if entry.state == "started" else write_json(entry.outcome, what="outcome"),
         "composition": entry.composition,
+        "wait": entry.wait,
     }
 
 

@@ -45,6 +45,10 @@ metadata = MetaData(
 )
 
 
+NO_ID = b""
+"""What no row has. Text that is no id, asked for, names nothing; what is to be written was checked before."""
+
+
 class Hex(TypeDecorator[str]):
     """An id or a hash: hex digits in memory, raw bytes in the row."""
 
@@ -52,7 +56,13 @@ class Hex(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else bytes.fromhex(value)
+        if value is None:
+            return None
+        try:
+            found = bytes.fromhex(value)
+        except ValueError:
+            return NO_ID
+        return found if found.hex() == value else NO_ID
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         return None if value is None else bytes(value).hex()

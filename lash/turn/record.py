@@ -126,8 +126,10 @@ def sleeps_until(waits: Sequence[Wait], until: datetime | None, *, now: datetime
 
 
 def wake(turn: Turn, now: datetime) -> Turn:
-    """A parked turn gets what it slept for, or must be settled: it is due now. Any other turn stays as it is."""
-    return replace(turn, parked_until=now) if turn.state == "parked" else turn
+    """A parked turn gets what it slept for, or must be settled: it is due now, or has been. Others stay as they are."""
+    if turn.state != "parked":
+        return turn
+    return replace(turn, parked_until=min(turn.parked_until or now, now))
 
 
 def settle(turn: Turn, settlement: TurnSettlement, now: datetime) -> Turn:
@@ -174,10 +176,10 @@ def ready_at(
     if unsettled is not None:
         if unsettled.state == "parked":
             return unsettled.parked_until
-        return now if lease.owner is None else lease.expires_at or now
-    if next_item_at is None or lease.owner is None or lease.expires_at is None:
+        return lease.free_from(now)
+    if next_item_at is None or lease.owner is None:
         return next_item_at
-    return max(next_item_at, lease.expires_at)
+    return max(next_item_at, lease.free_from(now))
 
 
 def available_from(item: InboxItem) -> datetime:

@@ -90,6 +90,8 @@ class Head(Fact):
 
 Payload = tuple[Literal["opens", "says", "shows"], str]
 """A frame with its reason, a text, or the text of a blob."""
+Parts = tuple[tuple[str, str], ...]
+"""State parts: names and hashes."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class View(Fact):
     row: SessionRow
     path: tuple[Node, ...]
     frame: tuple[str, ...]
-    parts: tuple[tuple[str, str], ...]
+    parts: Parts
     config: str
     items: tuple[Item, ...]
     turn: Turn | None
@@ -293,7 +295,7 @@ class View(Fact):
 class Commit(Fact):
     receipt: Receipt
     content: object
-    parts: tuple[tuple[str, str], ...]
+    parts: Parts
     usage: tuple[tuple[str, int], ...]
     nodes: tuple[str, ...]
 
@@ -326,14 +328,13 @@ class Book:
     agent: str
     created_at: int
     lease: Lease
-    config: str = "{}"
-    parent: str | None = None
     forked_from: str | None = None
     revision: int = 0
     leaf: str | None = None
     seq: int = 0
     freed_at: int = 0
-    parts: tuple[tuple[str, str], ...] = ()
+    parts: Parts = ()
+    first_parts: Parts = ()
     items: dict[str, Item] = field(default_factory=dict)
     turns: dict[str, Turn] = field(default_factory=dict)
     cancels: dict[str, Cancel] = field(default_factory=dict)
@@ -410,10 +411,8 @@ class Model:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def create(self, uid: str, name: str, agent: str) -> SessionRow:
-        known = self._known(uid, name)
-        if known is None:
-            known = self._begin(uid, name, agent, "{}")
-        if (known.name, known.agent, known.parent) != (name, agent, None):
+        known = self._known(uid) or self._begin(uid, name, agent, "{}")
+        if (known.name, known.agent, known.forked_from) != (name, agent, None):
             raise Broken("IdReused")
         return self.find(uid)
 
@@ -422,25 +421,26 @@ class Model:
         return (self.find(named[0]), False) if named else (self.create(uid, name, agent), True)
 
     def fork(self, uid: str, name: str, parent: str, at: str) -> SessionRow:
-        known = self._known(uid, name)
+        known = self._known(uid)
         if known is not None:
-            if (known.name, known.parent, known.forked_from) != (name, parent, at):
+            if (known.name, known.forked_from) != (name, at):
                 raise Broken("IdReused")
             return self.find(uid)
         source = self.living(parent)
-        commit = self._boundary(source, at)
+        parts = self._parts_at(source, at)
         book = self._begin(uid, name, source.agent, source.documents["config", source.current("config")].text)
-        book.parent, book.forked_from, book.leaf, book.parts = parent, at, at, commit.parts
+        book.forked_from = book.leaf = at
+        book.parts = book.first_parts = parts
         return self.find(uid)
 
-    def _known(self, uid: str, name: str) -> Book | None:
+    def _known(self, uid: str) -> Book | None:
         if uid in self.deleted:
             raise Broken("SessionDeleted")
-        if uid not in self.books and any(book.name == name for book in self.books.values()):
-            raise Broken("SessionExists")
         return self.books.get(uid)
 
     def _begin(self, uid: str, name: str, agent: str, config: str) -> Book:
+        if any(book.name == name for book in self.books.values()):
+            raise Broken("SessionExists")
         book = self.books[uid] = Book(uid, name, agent, self.now, Lease(uid))
         texts = {"config": config, "catalog": "{}", "metadata": "{}"}
         book.documents = {(kind, 0): Document(text) for kind, text in texts.items()}
@@ -513,14 +513,17 @@ class Model:
     def on_active_path(self, uid: str, node: str) -> bool:
         return node in [above.id for above in self.path(self.living(uid).leaf)]
 
-    def _boundary(self, book: Book, node: str) -> Commit:
-        """The commit whose last node this is."""
+    def _parts_at(self, book: Book, node: str) -> Parts:
+        """The state parts that hold at the last node of a commit: the present ones where the session stands now, those
+        it began with at the point it was forked from."""
         self.node(book.uid, node)
         origin, operation, _ = node.split("-")
         commit = self.commits[origin, operation]
         if commit.nodes[-1] != node:
             raise Broken("InvalidDelta")
-        return commit
+        if node == book.leaf:
+            return book.parts
+        return book.first_parts if node == book.forked_from else commit.parts
 
     # -- the inbox -----------------------------------------------------------------------------------------------------
 
@@ -734,7 +737,8 @@ class Model:
 
     def _wake(self, book: Book) -> None:
         if book.turn is not None and book.turn.state == "parked":
-            book.turns[book.turn.id] = replace(book.turn, parked_until=self.now)
+            due = book.turn.parked_until
+            book.turns[book.turn.id] = replace(book.turn, parked_until=self.now if due is None else min(due, self.now))
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 
@@ -888,7 +892,7 @@ class Model:
 
     def _grow(self, book: Book, plan: Plan) -> list[Node]:
         if isinstance(plan.delta, Move):
-            book.parts = self._boundary(book, plan.delta.to).parts
+            book.parts = self._parts_at(book, plan.delta.to)
             book.leaf = plan.delta.to
         if not isinstance(plan.delta, Grow):
             return []

@@ -7,23 +7,23 @@ compared too. What happened is counted, and at the end each kind of event must h
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -32,10 +32,25 @@ from lash.testing.harness import StoreHarness
 from tests.contract.stores import KINDS, MemoryHarness, SqliteHarness, postgres_harness
 
 from .machine_steps import AGENTS, PlainStore, grown, settled
-from .store_model import Arriving, Grow, Head, Item, Lease, Letter, Model, Move, Opened, Owing, Plan, Promise, Record
-from .store_model import Refused, Turn
+from .store_model import (
+    Arriving,
+    Grow,
+    Head,
+    Lease,
+    Letter,
+    Model,
+    Move,
+    Opened,
+    Owing,
+    Plan,
+    Promise,
+    Record,
+    Refused,
+    Turn,
+)
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., None])
 Begin = Callable[[AsyncExitStack], Awaitable[StoreHarness]]
 
 LONG = bool(os.environ.get("LASH_LONG"))
@@ -71,8 +86,32 @@ def sendings(draw: st.DrawFn) -> tuple[Letter, Literal["now", "next"]]:
     return letter, "now" if may_enter and draw(st.booleans()) else "next"
 
 
+MOVES: list[st.SearchStrategy[tuple[str, dict[str, Any]]]] = []
+
+
+def move(
+    *, needs: Callable[[Any], object] = lambda self: True, **arguments: st.SearchStrategy[Any]
+) -> Callable[[M], M]:
+    """Something that can happen in a history; where there is not what it ``needs``, nothing happens."""
+
+    def keep(method: M) -> M:
+        @functools.wraps(method)
+        def unless_impossible(self: StoreMachine, *args: Any, **kwargs: Any) -> None:
+            if needs(self):
+                method(self, *args, **kwargs)
+
+        MOVES.append(st.tuples(st.just(method.__name__), st.fixed_dictionaries(arguments)))
+        return cast(M, unless_impossible)
+
+    return keep
+
+
 class StoreMachine(RuleBasedStateMachine):
-    """One history. What was handed out is remembered for ever, to be tried again when it is stale."""
+    """One history. What was handed out is remembered for ever, to be tried again when it is stale.
+
+    It has one rule, which makes any of the moves. Of many rules Hypothesis leaves most out of each history, and what is
+    looked for here needs them all: leases that run out, turns that sleep, heads that move, sessions that go.
+    """
 
     def __init__(self, begin: Begin, saw: Counter[str], *, exact: bool) -> None:
         super().__init__()
@@ -131,6 +170,16 @@ class StoreMachine(RuleBasedStateMachine):
         books = [(book.uid, book.lease, book.turn) for book in self.model.books.values() if book.lease.owner]
         return [(uid, lease, turn) for uid, lease, turn in books if turn is not None and turn.state == "open"]
 
+    def at_work(self, n: int) -> tuple[str, Lease, Turn]:
+        """A turn at work. When there is none, one is opened, or taken over from whoever has it."""
+        if not self.driven():
+            uid = self.session(n)
+            self.open(uid, "ann", self.mint(), 3, self.item(Letter("work"), "next"), ())
+            if not self.driven():
+                self.time_passes(6, reopens=False)
+                self.open(uid, "ann", self.mint(), 3, None, ())
+        return pick(self.driven(), n)
+
     def idle(self) -> list[str]:
         return [book.uid for book in self.model.books.values() if book.turn is None]
 
@@ -154,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.uids.append(self.mint())
             self.do("create", self.uids[-1], name, AGENTS[0])
 
-    @rule(n=picks, name=st.sampled_from(NAMES), agent=st.sampled_from(AGENTS), again=st.booleans(), how=st.booleans())
+    @move(n=picks, name=st.sampled_from(NAMES), agent=st.sampled_from(AGENTS), again=st.booleans(), how=st.booleans())
     def create(self, n: int, name: str, agent: str, again: bool, how: bool) -> None:
         if not again:
             self.uids.append(self.mint())
@@ -162,12 +211,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.do("open" if how else "create", uid, name, agent)
         self.do("get", name)
 
-    @precondition(lambda self: len(self.model.books) > 1)
-    @rule(n=picks)
+    @move(needs=lambda self: len(self.model.books) > 1, n=picks)
     def delete(self, n: int) -> None:
         self.do("delete", self.session(n))
 
-    @rule(n=picks, kind=st.sampled_from(("config", "catalog", "metadata")), text=texts, stale=st.booleans())
+    @move(n=picks, kind=st.sampled_from(("config", "catalog", "metadata")), text=texts, stale=st.booleans())
     def put_document(self, n: int, kind: str, text: str, stale: bool) -> None:
         uid = self.session(n)
         current = self.model.books[uid].current(kind)
@@ -177,7 +225,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- the inbox -----------------------------------------------------------------------------------------------------
 
-    @rule(n=picks, sending=sendings())
+    @move(n=picks, sending=sendings())
     def send(self, n: int, sending: tuple[Letter, Literal["now", "next"]]) -> None:
         uid, arriving = self.session(n), self.item(*sending)
         item = self.do("admit", uid, arriving)
@@ -186,24 +234,21 @@ class StoreMachine(RuleBasedStateMachine):
             self.note("an item repeated by key", item.id != arriving.id)
             self.note("an item aimed at a turn", item.target)
 
-    @precondition(lambda self: self.driven())
-    @rule(n=picks, text=texts, boundary=boundaries)
+    @move(n=picks, text=texts, boundary=boundaries)
     def steer(self, n: int, text: str, boundary: Literal["after_work", "before_completion"]) -> None:
         """Send something to a running turn."""
-        uid = pick(self.driven(), n)[0]
+        uid, _, _ = self.at_work(n)
         self.sent.append((uid, self.item(Letter(text, boundary=boundary), "now")))
         self.do("admit", *self.sent[-1])
 
-    @precondition(lambda self: self.sent)
-    @rule(n=picks, changed=st.booleans())
+    @move(needs=lambda self: self.sent, n=picks, changed=st.booleans())
     def send_again(self, n: int, changed: bool) -> None:
         uid, arriving = pick(self.sent, n)
         if changed:
             arriving = replace(arriving, letter=replace(arriving.letter, text="other"))
         self.do("admit", uid, arriving)
 
-    @precondition(lambda self: self.sent)
-    @rule(n=picks, by=st.sampled_from(("ids", "keys", "from")), unknown=st.booleans())
+    @move(needs=lambda self: self.sent, n=picks, by=st.sampled_from(("ids", "keys", "from")), unknown=st.booleans())
     def cancel_items(self, n: int, by: str, unknown: bool) -> None:
         uid, anchor = pick(self.sent, n)[0], pick(self.sent, n)[1].id
         ids = [arriving.id for session, arriving in self.sent if session == uid][-2:]
@@ -214,15 +259,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- leases and time -----------------------------------------------------------------------------------------------
 
-    @rule(n=picks, owner=owners, ttl=ttls)
+    @move(n=picks, owner=owners, ttl=ttls)
     def acquire(self, n: int, owner: str, ttl: int) -> None:
         acquired = self.do("acquire", self.session(n), owner, ttl)
         if not isinstance(acquired, Refused):
             self.leases.append(acquired[0])
             self.note("a takeover", acquired[1])
 
-    @precondition(lambda self: self.leases)
-    @rule(n=picks, ttl=ttls, lets_go=st.booleans())
+    @move(needs=lambda self: self.leases, n=picks, ttl=ttls, lets_go=st.booleans())
     def renew_or_release(self, n: int, ttl: int, lets_go: bool) -> None:
         lease = pick(self.leases[-4:], n)
         book = self.model.books.get(lease.session)
@@ -236,14 +280,17 @@ class StoreMachine(RuleBasedStateMachine):
             renewed = self.do("renew", lease, ttl)
             self.note("an expired lease renewed", expired and not isinstance(renewed, Refused))
 
-    @rule(ticks=st.sampled_from((1, 1, 2, 6, 40)))
-    def time_passes(self, ticks: int) -> None:
+    @move(ticks=st.sampled_from((0, 1, 1, 2, 6, 40)), reopens=st.booleans())
+    def time_passes(self, ticks: int, reopens: bool) -> None:
         self.model.now += ticks
         self.run(self.store.advance(ticks))
+        if reopens:
+            self.run(self.store.reopen())
+            self.note("reopened")
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
-    @rule(n=picks, owner=owners, ttl=ttls, sending=st.none() | sendings(), starts=st.booleans())
+    @move(n=picks, owner=owners, ttl=ttls, sending=st.none() | sendings(), starts=st.booleans())
     def open_turn(
         self, n: int, owner: str, ttl: int, sending: tuple[Letter, Literal["now", "next"]] | None, starts: bool
     ) -> None:
@@ -268,32 +315,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.note("an opening repeated", opened.fresh and before)
         return opened
 
-    @precondition(lambda self: self.openings)
-    @rule(n=picks)
+    @move(needs=lambda self: self.openings, n=picks)
     def open_again(self, n: int) -> None:
         self.open(*pick(self.openings[-3:], n))
 
-    @precondition(lambda self: any(book.turn for book in self.model.books.values()))
-    @rule(n=picks, owner=owners)
+    @move(needs=lambda self: any(book.turn for book in self.model.books.values()), n=picks, owner=owners)
     def die_and_be_taken_over(self, n: int, owner: str) -> None:
         """Whoever drives the turn is silent for longer than any lease, and somebody takes it up."""
-        self.time_passes(6)
+        self.time_passes(6, reopens=True)
         uid = pick([book.uid for book in self.model.books.values() if book.turn], n)
         self.open(uid, owner, self.mint(), 3, None, ())
 
-    @precondition(lambda self: self.driven())
-    @rule(
+    @move(
         n=picks, checkpoint=boundaries, key=st.sampled_from(EFFECTS), effect=st.sampled_from(("take", "take", "model"))
     )
     def take(self, n: int, checkpoint: str, key: str, effect: str) -> None:
-        uid, lease, turn = pick(self.driven(), n)
+        uid, lease, turn = self.at_work(n)
         known = self.model.books[uid].journal.get(key)
         taken = self.do("take", lease, turn.id, checkpoint, key, effect)
         if not isinstance(taken, Refused) and taken:
             self.note("a checkpoint repeated" if known and known.state == "completed" else f"taken {checkpoint}")
 
-    @precondition(lambda self: self.driven())
-    @rule(
+    @move(
         n=picks,
         key=st.sampled_from(EFFECTS),
         effect=st.sampled_from(("model", "model", "tool")),
@@ -304,7 +347,7 @@ class StoreMachine(RuleBasedStateMachine):
     def journal(
         self, n: int, key: str, effect: str, ends: Literal["completed", "failed"] | None, outcome: str, pending: bool
     ) -> None:
-        uid, lease, turn = pick(self.driven(), n)
+        uid, lease, turn = self.at_work(n)
         known = self.model.books[uid].journal.get(key)
         waits = (Promise(self.mint(), turn.id, self.model.now + 2),) if pending and ends is None else ()
         wait = waits[0].id if waits else None
@@ -317,10 +360,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.note("a pending effect", entries[0].wait)
         self.note("progress", turn.attempts > 0 and known != entries[0])
 
-    @precondition(lambda self: self.driven())
-    @rule(n=picks, how=st.sampled_from(("wait", "until", "both", "any wait", "unknown wait", "forever")))
+    @move(n=picks, how=st.sampled_from(("wait", "until", "both", "any wait", "unknown wait", "forever")))
     def park(self, n: int, how: str) -> None:
-        uid, lease, turn = pick(self.driven(), n)
+        uid, lease, turn = self.at_work(n)
         waits: tuple[str, ...] = ()
         if how in ("wait", "both"):
             self.waits.append(self.mint())
@@ -339,8 +381,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         self.do("park", *self.parkings[-1])
 
-    @precondition(lambda self: self.openings)
-    @rule(n=picks, again=st.booleans())
+    @move(needs=lambda self: self.openings, n=picks, again=st.booleans())
     def request_cancel(self, n: int, again: bool) -> None:
         uid, _, turn, *_ = pick(self.openings[-3:], n)
         book = self.model.books.get(uid)
@@ -353,15 +394,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- waits ---------------------------------------------------------------------------------------------------------
 
-    @rule(n=picks, expires=st.none() | st.just(2), again=st.booleans())
+    @move(n=picks, expires=st.none() | st.just(2), again=st.booleans())
     def open_wait(self, n: int, expires: int | None, again: bool) -> None:
         if not again or not self.waits:
             self.waits.append(self.mint())
         due = None if expires is None else self.model.now + expires
         self.do("open_wait", self.session(n), Promise(pick(self.waits[-2:], n), None, due))
 
-    @precondition(lambda self: self.waits)
-    @rule(n=picks, value=texts, genuine=st.sampled_from((True, True, True, False)))
+    @move(needs=lambda self: self.waits, n=picks, value=texts, genuine=st.sampled_from((True, True, True, False)))
     def answer(self, n: int, value: str, genuine: bool) -> None:
         wait = pick(self.waits[-4:], n)
         asleep = {book.uid for book in self.model.books.values() if book.turn and book.turn.state == "parked"}
@@ -374,8 +414,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.note("a late answer", answer[0].state == "timed_out")
         self.note("a parked turn woken", asleep & {uid for _, uid in self.model.ready()} - ready)
 
-    @precondition(lambda self: any(book.waits for book in self.model.books.values()))
-    @rule(n=picks)
+    @move(needs=lambda self: any(book.waits for book in self.model.books.values()), n=picks)
     def revoke(self, n: int) -> None:
         uid = pick([book.uid for book in self.model.books.values() if book.waits], n)
         self.do("revoke", uid, tuple(self.model.books[uid].waits)[-2:])
@@ -391,18 +430,17 @@ class StoreMachine(RuleBasedStateMachine):
                 self.plans.append(plan)
         return receipt
 
-    @rule(n=picks, owner=owners, text=texts, release=st.booleans())
+    @move(n=picks, owner=owners, text=texts, release=st.booleans())
     def a_whole_turn(self, n: int, owner: str, text: str, release: bool) -> None:
         uid = self.session(n)
         opened = self.open(uid, owner, self.mint(), 3, self.item(Letter(text), "next"), ())
         if isinstance(opened, Opened) and opened.lease is not None and opened.turn is not None:
             self.commit(replace(settled(self.model.look(uid), opened.lease, text), release=release))
 
-    @precondition(lambda self: self.driven())
-    @rule(n=picks, text=texts, gives_back=st.booleans(), extra=picks)
+    @move(n=picks, text=texts, gives_back=st.booleans(), extra=picks)
     def finish(self, n: int, text: str, gives_back: bool, extra: int) -> None:
         """Settle a turn as it ought to be."""
-        uid, lease, turn = pick(self.driven(), n)
+        uid, lease, turn = self.at_work(n)
         view = self.model.look(uid)
         missed = [item.id for item in view.items if item.state == "pending" and item.target == turn.id]
         plan = settled(view, lease, text, gives_back=gives_back)
@@ -433,8 +471,13 @@ class StoreMachine(RuleBasedStateMachine):
             release=extra % 6 == 0,
         )
 
-    @precondition(lambda self: self.idle())
-    @rule(n=picks, to=picks, style=st.sampled_from(("append", "reset", "compact", "unchanged", "rewind")), extra=picks)
+    @move(
+        needs=lambda self: self.idle(),
+        n=picks,
+        to=picks,
+        style=st.sampled_from(("append", "reset", "compact", "unchanged", "rewind")),
+        extra=picks,
+    )
     def commit_alone(self, n: int, to: int, style: str, extra: int) -> None:
         """Commit outside any turn."""
         uid = pick(self.idle(), n)
@@ -460,7 +503,7 @@ class StoreMachine(RuleBasedStateMachine):
         ends = [commit.nodes[-1] for commit in self.model.commits.values() if commit.nodes]
         return [node for node in ends if node.startswith(uid) or node in inherited]
 
-    @rule(
+    @move(
         n=picks, flaw=st.sampled_from(("head", "graph", "root", "boundary", "part", "blob", "items", "turn", "cancel"))
     )
     def commit_wrongly(self, n: int, flaw: str) -> None:
@@ -499,8 +542,7 @@ class StoreMachine(RuleBasedStateMachine):
             case _:
                 return plan
 
-    @precondition(lambda self: self.plans)
-    @rule(n=picks, changed=st.booleans(), by=owners)
+    @move(needs=lambda self: self.plans, n=picks, changed=st.booleans(), by=owners)
     def commit_again(self, n: int, changed: bool, by: str) -> None:
         """Whoever asks again, with whatever lease and from whatever head, gets the first receipt."""
         plan = pick(self.plans, n)
@@ -511,7 +553,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- forks, debts, blobs, retention --------------------------------------------------------------------------------
 
-    @rule(
+    @move(
         n=picks,
         to=picks,
         name=st.sampled_from(("fork", "twig")),
@@ -527,10 +569,10 @@ class StoreMachine(RuleBasedStateMachine):
         forked = self.do("fork", uid, name, parent, at)
         if not isinstance(forked, Refused):
             self.uids.append(uid)
-            self.note("a fork of a fork", self.model.books[parent].parent)
+            self.note("a fork of a fork", self.model.books[parent].forked_from)
             self.do("fork", uid, name, parent, at)
 
-    @rule(n=picks)
+    @move(n=picks)
     def deliver(self, n: int) -> None:
         places = list(self.model.debts_of) or [(self.mint(), self.mint(), 0)]
         owed = self.model.debts()
@@ -540,12 +582,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.note("a debt to nobody", place in owed and paid is None)
         self.do("deliver", place)
 
-    @rule(text=st.sampled_from(BLOBS))
+    @move(text=st.sampled_from(BLOBS))
     def put_blob(self, text: str) -> None:
         self.do("put_blob", text)
         self.do("blob", text)
 
-    @rule(keeps=st.sampled_from((0, 3)), dry_run=st.booleans())
+    @move(keeps=st.sampled_from((0, 3)), dry_run=st.booleans())
     def vacuum(self, keeps: int, dry_run: bool) -> None:
         if dry_run:
             self.do("vacuum", keeps, True)
@@ -556,16 +598,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- processes come and go -----------------------------------------------------------------------------------------
 
-    @rule()
-    def reopen(self) -> None:
-        self.run(self.store.reopen())
-        self.note("reopened")
-
-    @rule()
-    def stale_everything(self) -> None:
+    @move(needs=lambda self: self.stale_leases(), n=picks)
+    def stale_everything(self, n: int) -> None:
         """Everything that was ever handed out and no longer holds is refused, or is an answer given once more."""
         before = self.view()
-        for lease in self.stale_leases()[-6:]:
+        for lease in (*self.stale_leases()[-6:], pick(self.stale_leases(), n)):
             self.try_stale(lease)
         for plan in self.plans[-6:]:
             self.commit(plan)
@@ -591,6 +628,11 @@ class StoreMachine(RuleBasedStateMachine):
     def view(self) -> object:
         return [self.model.look(uid) for uid in self.model.books], self.model.ready(), self.model.debts()
 
+    @rule(move=st.deferred(lambda: st.one_of(MOVES)))
+    def make(self, move: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = move
+        getattr(self, name)(**arguments)
+
     # -- after every step ----------------------------------------------------------------------------------------------
 
     @invariant()
@@ -600,8 +642,7 @@ class StoreMachine(RuleBasedStateMachine):
         for uid in self.model.books:
             assert self.run(self.store.look(uid)) == self.model.look(uid)
 
-    @precondition(lambda self: self.model.nodes)
-    @rule(n=picks, to=picks)
+    @move(needs=lambda self: self.model.nodes, n=picks, to=picks)
     def look_for_a_node(self, n: int, to: int) -> None:
         uid, node = self.session(n), pick(list(self.model.nodes), to)
         self.do("node", uid, node)
@@ -646,6 +687,7 @@ def test_a_store_does_what_a_plain_model_of_its_promises_does(
             stateful_step_count=steps,
             derandomize=not LONG,
             database=None,
+            phases=(Phase.generate,) if os.environ.get("NOSHRINK") else (Phase.generate, Phase.shrink),
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),

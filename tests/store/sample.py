@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import uuid
@@ -191,13 +192,12 @@ class PostgresCopy:
     async def dump(self, *, without: int | None = None) -> Dump:
         connection = await connect(self._url)
         try:
-            tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-            return {
-                table: _rows(table, map(dict, await connection.fetch(f"SELECT * FROM {table}")), without)
-                for (table,) in tables
-            }
+            found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            every = (f"SELECT '{table}', to_jsonb(t)::text FROM {table} t" for (table,) in found)
+            rows = [(table, json.loads(row)) for table, row in await connection.fetch(" UNION ALL ".join(every))]
         finally:
             await connection.close()
+        return {table: _rows(table, [row for at, row in rows if at == table], without) for (table,) in found}
 
 
 def _rows(table: str, rows: Any, without: int | None) -> list[tuple[Any, ...]]:

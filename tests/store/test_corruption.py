@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from lash.errors import (
     RecordVersionMissing,
     RecordVersionUnsupported,
 )
-from lash.ids import ReplayKey
+from lash.ids import ReplayKey, SessionName
 from lash.inbox.cancelling import These
 from lash.store.contract import Store
 from lash.testing.builders import (
@@ -44,7 +43,7 @@ from lash.testing.builders import (
     text_of,
 )
 from lash.turn.journal import Identity
-from tests.store.sample import Copy, Sample, SqliteCopy
+from tests.store.sample import Copy, Sample, SqliteCopy, SqliteSamples
 
 Call = Callable[[Store, Sample], Awaitable[Any]]
 
@@ -78,7 +77,7 @@ class Case:
         await copy.execute(self.of(self.damage, copy.sample))
 
     def check(self, refusal: BaseException, sample: Sample) -> None:
-        assert type(refusal) is self.error, repr(refusal)
+        assert type(refusal) is self.error, f"{self.id}: {refusal!r}"
         for name in self.names:
             assert self.of(name, sample) in str(refusal)
 
@@ -91,17 +90,29 @@ def each(*cases: Case) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", params)
 
 
-async def refused(case: Case, copy: Copy) -> None:
-    """The damage is met and named, nothing is written, and another session goes on."""
+async def refused(case: Case, copy: Copy, store: Store) -> None:
+    """The damage is met and named, and nothing is written."""
     await case.inflict(copy)
     before = await copy.dump()
+    try:
+        answer = await case.call(store, copy.sample)
+    except Exception as refusal:
+        case.check(refusal, copy.sample)
+    else:
+        pytest.fail(f"{case.id}: answered with {answer!r}")
+    assert await copy.dump() == before, case.id
+
+
+async def goes_on(store: Store, sample: Sample) -> None:
+    """A session that has nothing to do with the damage takes its next turn."""
+    await run_turn(store, sample.healthy, "still here?")
+    assert await said(store, sample.healthy) == ["hello", "re: hello", "still here?", "re: still here?"]
+
+
+async def refused_alone(case: Case, copy: Copy) -> None:
     async with await copy.open() as store:
-        with pytest.raises(Exception) as refusal:
-            await case.call(store, copy.sample)
-        case.check(refusal.value, copy.sample)
-        assert await copy.dump() == before
-        await run_turn(store, copy.sample.healthy, "still here?")
-        assert await said(store, copy.sample.healthy) == ["hello", "re: hello", "still here?", "re: still here?"]
+        await refused(case, copy, store)
+        await goes_on(store, copy.sample)
 
 
 async def payloads(store: Store, sample: Sample) -> object:
@@ -117,9 +128,9 @@ FRAME_UNCHECKED = "SqlStore.snapshot believes the frame on the session's row; it
 
 
 def graph(
-    id: str, damage: str, *names: str, call: Call = lambda store, sample: store.nodes(sample.victim), **more: Any
+    title: str, damage: str, *names: str, call: Call = lambda store, sample: store.nodes(sample.victim), **more: Any
 ) -> Case:
-    return Case(id, damage, call, CorruptGraph, names, **more)
+    return Case(title, damage, call, CorruptGraph, names, **more)
 
 
 def snapshot(store: Store, sample: Sample) -> Awaitable[object]:
@@ -209,7 +220,7 @@ def snapshot(store: Store, sample: Sample) -> Awaitable[object]:
     ),
 )
 async def test_a_damaged_graph_is_refused_with_the_place(copy: Copy, case: Case) -> None:
-    await refused(case, copy)
+    await refused_alone(case, copy)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -282,17 +293,14 @@ RECORDS: dict[str, tuple[str, Call, str]] = {
 }
 
 
-@each(
-    *(
-        Case(
-            f"{record} {how}", f"UPDATE {damage.replace('{}', repr(fault.text))}", call, fault.error, (name, fault.says)
-        )
-        for record, (damage, call, name) in RECORDS.items()
-        for how, fault in FAULTS.items()
-    )
-)
-async def test_a_damaged_record_is_refused_by_its_name(copy: Copy, case: Case) -> None:
-    await refused(case, copy)
+@pytest.mark.parametrize("record", RECORDS)
+async def test_a_damaged_record_is_refused_by_its_name(copy: Copy, record: str) -> None:
+    damage, call, name = RECORDS[record]
+    async with await copy.open() as store:
+        for how, fault in FAULTS.items():
+            case = Case(how, f"UPDATE {damage.replace('{}', repr(fault.text))}", call, fault.error, (name, fault.says))
+            await refused(case, copy, store)
+        await goes_on(store, copy.sample)
 
 
 NOT_CHECKED = "read_json gives back whatever the wrapper holds; options, summaries and documents must be objects"
@@ -300,8 +308,8 @@ NULL_IS_NONE = "NULL is read as JSON null; a settled row must have its value"
 LIST = json.dumps({"json": [1], "v": 1})
 
 
-def record(id: str, damage: str, name: str, call: Call, **more: Any) -> Case:
-    return Case(id, f"UPDATE {damage}", call, CorruptRecord, (name,), **more)
+def record(title: str, damage: str, name: str, call: Call, **more: Any) -> Case:
+    return Case(title, f"UPDATE {damage}", call, CorruptRecord, (name,), **more)
 
 
 @each(
@@ -394,15 +402,15 @@ def record(id: str, damage: str, name: str, call: Call, **more: Any) -> Case:
     ),
 )
 async def test_a_record_that_cannot_be_what_was_written_is_refused(copy: Copy, case: Case) -> None:
-    await refused(case, copy)
+    await refused_alone(case, copy)
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
-def row(id: str, change: str, error: type[LashError], *names: str, **more: Any) -> Case:
+def row(title: str, change: str, error: type[LashError], *names: str, **more: Any) -> Case:
     call: Call = more.pop("call", lambda store, sample: store.find(sample.victim))
-    return Case(id, HEAD.format(change), call, error, ("session {victim}", *names), **more)
+    return Case(title, HEAD.format(change), call, error, ("session {victim}", *names), **more)
 
 
 @each(
@@ -414,7 +422,7 @@ def row(id: str, change: str, error: type[LashError], *names: str, **more: Any) 
         "a newer version, found by name",
         "version = 2",
         RecordVersionUnsupported,
-        call=lambda store, sample: store.get("victim"),  # type: ignore[arg-type]
+        call=lambda store, sample: store.get(SessionName("victim")),
     ),
     row("a newer version, opened cold", "version = 2", RecordVersionUnsupported, call=snapshot),
     row(
@@ -425,7 +433,7 @@ def row(id: str, change: str, error: type[LashError], *names: str, **more: Any) 
     ),
 )
 async def test_a_session_row_that_cannot_be_read_is_refused_by_its_uid(copy: Copy, case: Case) -> None:
-    await refused(case, copy)
+    await refused_alone(case, copy)
 
 
 @pytest.mark.parametrize(
@@ -475,8 +483,8 @@ def driven(sample: Sample, store: Store) -> Any:
     return settle()
 
 
-def write(id: str, damage: str, name: str, call: Call, error: type[LashError] | None = None, **more: Any) -> Case:
-    return Case(id, damage, call, error or RecordVersionUnsupported, (name,), **more)
+def write(title: str, damage: str, name: str, call: Call, error: type[LashError] | None = None, **more: Any) -> Case:
+    return Case(title, damage, call, error or RecordVersionUnsupported, (name,), **more)
 
 
 BAD_TURN = f"UPDATE lash_turns SET options = {BODY} WHERE session = 1 AND state = 'open'"
@@ -549,6 +557,7 @@ BAD_SESSION = HEAD.format("version = 2")
         BAD_CONFIG,
         "config of session {victim}",
         lambda store, s: store.fork(a_fork(s.victim, s.boundary)),
+        bug="_fork inserts the session's row before it reads the config: the refused fork stays, half-made",
     ),
     write(
         "forking a session whose config is missing",
@@ -637,17 +646,19 @@ async def test_a_write_that_meets_damage_fails_alone(copy: Copy, case: Case) -> 
 
 HEALTHY = 2
 
-PROGRAM = """
-import asyncio, datetime, sys
+WALK = """
+import asyncio, datetime, resource, sys
 from lash.errors import CorruptGraph
 from lash.store import open_store
 from lash.testing.builders import a_fork
 
 async def main(url, what, uid, node, gone):
     async with await open_store(url) as store:
+        await store.delete(gone)
+        spent = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+        resource.setrlimit(resource.RLIMIT_CPU, (spent + 2, spent + 2))
         try:
             if what == "vacuum":
-                await store.delete(gone)
                 await store.vacuum(before=datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC))
             else:
                 await store.fork(a_fork(uid, node))
@@ -656,28 +667,20 @@ async def main(url, what, uid, node, gone):
 
 asyncio.run(main(*sys.argv[1:]))
 """
+ROUND = (
+    "UPDATE lash_branches SET parent_session = 3, parent_branch = 0, parent_depth = 1 WHERE session = 1 AND branch = 0"
+)
 
 
 @pytest.mark.parametrize("what", ["vacuum", "fork"])
 @pytest.mark.xfail(strict=True, reason="vacuum._upwards and graph._is_inherited walk in a circle for ever")
-async def test_a_walk_along_branches_that_grow_from_each_other_ends(copy: Copy, what: str) -> None:
-    if what == "vacuum":
-        await copy.execute(BRANCH.format(copy.sample.branch, 2) + " AND branch = 0")
-    else:
-        await copy.execute(
-            "UPDATE lash_branches SET parent_session = 3, parent_branch = 0, parent_depth = 1"
-            " WHERE session = 1 AND branch = 0"
-        )
-    sample = copy.sample
-    words = (copy.url, what, sample.child, sample.leaf, sample.healthy)
-    # A process of its own, with two seconds to think: a writer that never returns could not be ended from here.
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (3, 3)),
-    )
-    assert "grew from itself" in ended.stdout
+async def test_a_walk_along_branches_that_grow_from_each_other_ends(sqlite_samples: SqliteSamples, what: str) -> None:
+    copy = sqlite_samples.copy()
+    await copy.execute(ROUND)
+    words = (copy.url, what, copy.sample.child, copy.sample.leaf, copy.sample.healthy)
+    # In a process of its own, with two seconds to think: a writer that never returns could not be ended from here.
+    walk = subprocess.run([sys.executable, "-c", WALK, *words], capture_output=True, text=True)
+    assert "grew from itself" in walk.stdout
 
 
 # -- what the tables themselves refuse ---------------------------------------------------------------------------------

@@ -110,16 +110,27 @@ def test_the_place_of_bytes_is_named_too(value: Any) -> None:
 def test_a_value_that_contains_itself_is_refused() -> None:
     ring: dict[str, Any] = {}
     ring["again"] = [ring]
-    with pytest.raises(InvalidValue, match="options: it is nested too deeply, or contains itself"):
+    with pytest.raises(InvalidValue, match="options: it is nested more than 200 levels deep, or contains itself"):
         canonical(ring, what="options")
 
 
-def test_a_value_nested_beyond_reading_is_refused() -> None:
-    deep: Any = None
-    for _ in range(100_000):
+def nested(levels: int) -> Any:
+    deep: Any = 0
+    for _ in range(levels):
         deep = [deep]
-    with pytest.raises(InvalidValue, match="options"):
-        canonical(deep, what="options")
+    return deep
+
+
+def test_nesting_has_a_limit_that_does_not_depend_on_the_reader() -> None:
+    assert canonical(nested(199)) == "[" * 199 + "0" + "]" * 199
+    for levels in (200, 100_000):
+        with pytest.raises(InvalidValue, match="options: it is nested more than 200 levels deep"):
+            canonical(nested(levels), what="options")
+
+
+def test_a_key_that_is_no_string_is_refused_in_the_largest_value() -> None:
+    with pytest.raises(InvalidValue, match="is not a string"):
+        canonical({"b": [0] * 1_000_001, "a": {1: "x"}})
 
 
 def test_the_size_of_a_text_is_counted_in_bytes() -> None:

@@ -63,12 +63,14 @@ class CommitRow:
 class SessionRows:
     """All that goes when the session is deleted. ``number`` is its place in the order of creation.
 
-    Items stand in order of ``seq``; the journal is that of the unsettled turn.
+    Items stand in order of ``seq``; the journal is that of the unsettled turn; ``first_parts`` are the state parts that
+    a fork began with.
     """
 
     session: Session
     number: int
     parts: Mapping[str, BlobHash] = field(default_factory=dict)
+    first_parts: Mapping[str, BlobHash] = field(default_factory=dict)
     lease: LeaseRecord = field(default_factory=LeaseRecord)
     documents: dict[tuple[DocumentKind, int], DocumentRow] = field(default_factory=dict)
     items: dict[ItemId, InboxItem] = field(default_factory=dict)

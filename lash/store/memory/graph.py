@@ -69,8 +69,9 @@ def boundary(data: MemoryData, rows: SessionRows, wanted: NodeId) -> tuple[Node,
     commit = None if place is None else data.commits.get(place[:2])
     if commit is None or commit.receipt.leaf != wanted:
         raise InvalidDelta(BOUNDARY_LAW, f"{wanted} is not the last node of a commit")
-    # At the present leaf the present parts hold, which a commit without nodes may have changed since.
-    return node, rows.parts if wanted == rows.session.head.leaf else commit.parts
+    if wanted == rows.session.head.leaf:  # the present parts hold, which a commit without nodes may have changed since
+        return node, rows.parts
+    return node, rows.first_parts if wanted == rows.session.forked_from else commit.parts
 
 
 class MemoryGraph(Creating):
@@ -106,6 +107,6 @@ class MemoryGraph(Creating):
         node, parts = boundary(self.data, parent, new.at)
         head = Head(leaf=node.id, depth=node.depth, frame=node.frame)
         session = Session(new.uid, new.name, parent.session.agent, head, self.now(), forked_from=new.at)
-        rows = SessionRows(session, self.data.created + 1, parts=parts)
+        rows = SessionRows(session, self.data.created + 1, parts=parts, first_parts=parts)
         config = parent.documents["config", parent.session.config_revision].text
         return self.keep_new(rows, config=config, metadata=metadata)

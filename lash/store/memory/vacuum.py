@@ -119,7 +119,7 @@ def _used_blobs(data: MemoryData) -> Iterator[BlobHash]:
         yield from commit.parts.values()
     bodies = [row.debt.owed.body for row in data.outbox.values()]
     for rows in data.sessions.values():
-        yield from rows.parts.values()
+        yield from (*rows.parts.values(), *rows.first_parts.values())
         bodies += [item.body for item in rows.items.values()]
     for body in bodies:
         if isinstance(body, Message):

@@ -58,7 +58,8 @@ class MemoryWaits(Waiting):
 
     async def waits(self, uid: SessionUid) -> list[Wait]:
         now = self.now()
-        return deepcopy([wait.as_of(now) for wait in self.living(uid).waits.values()])
+        waits = sorted(self.living(uid).waits.values(), key=lambda wait: (wait.created_at, wait.id))
+        return deepcopy([wait.as_of(now) for wait in waits])
 
     async def revoke(self, uid: SessionUid, waits: Sequence[WaitId]) -> list[Wait]:
         now = self.now()

@@ -38,7 +38,7 @@ from lash.store.rows import (
 from lash.store.sql.blobs import STORED, hold
 from lash.store.sql.graph import boundary, copy_parts, grows_from
 from lash.store.sql.inbox import update_items
-from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED
+from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED, Remaining
 from lash.store.sql.sessions import find_row, keep_session, replace_document
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, answers_to_each
 from lash.store.sql.turns import update_turn
@@ -114,7 +114,7 @@ def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Settled
     taken_rows, aimed_rows, next_item_at, waits = yield from answers_to(
         TAKEN((row.id, turn.id)),
         AIMED((row.id, turn.id)),
-        NEXT_ITEM((row.id, frozenset())),
+        NEXT_ITEM(Remaining(row.id)),
         TURN_WAITS((row.id, turn.id)),
     )
     taken = [read_item(item, row.uid) for item in taken_rows or ()]

@@ -199,8 +199,11 @@ def boundary(work: Work, row: SessionRow, wanted: NodeId) -> Steps[BoundaryNode]
             raise NodeNotFound(wanted)
     if place[2] != commit["nodes"] - 1:
         raise InvalidDelta(BOUNDARY_LAW, f"{wanted} is not the last node of a commit")
-    # At the present leaf the present parts hold, which a commit without nodes may have changed since.
-    state = (row.id, row.state_set) if wanted == row.leaf else (origin.id, commit["state_set"])
+    state = (origin.id, commit["state_set"])
+    if wanted == row.leaf:  # the present parts hold, which a commit without nodes may have changed since
+        state = (row.id, row.state_set)
+    elif wanted == row.forked_from:  # those that the fork began with
+        state = (row.id, 0)
     node, parts = yield from answers_to(NODE((spot.origin, spot.branch, spot.depth)), PARTS(state))
     if node is None:
         raise NodeNotFound(wanted)
@@ -231,10 +234,8 @@ def fork(new: NewFork) -> Write[Session]:
     check_name(new.name)
     write_json(new.metadata, what="metadata")
     place = split_node_id(new.at)
-    if place is None:
-        raise NodeNotFound(new.at)
     # The origin of the node is locked too, so that no vacuum takes the node away meanwhile.
-    touched = tuple(dict.fromkeys((new.uid, new.parent, place[0])))
+    touched = tuple(dict.fromkeys((new.uid, new.parent, place[0] if place else new.parent)))
     return Write(touched, lambda work: _fork(work, new))
 
 

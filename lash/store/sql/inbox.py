@@ -12,12 +12,13 @@ from lash.ids import ItemId, SessionUid
 from lash.inbox import admission, cancelling
 from lash.inbox.cancelling import Cancelled, From, Keyed, Selection, These
 from lash.inbox.items import InboxItem, NewItem, blobs_of_item
+from lash.limits import is_key
 from lash.store import schema
 from lash.store.checks import check_arriving, check_limit, check_selection, read_cursor
 from lash.store.contract import Page
 from lash.store.rows import SessionRow, changing_item_values, item_values, read_item, read_turn
 from lash.store.sql.blobs import hold, numbers_of
-from lash.store.sql.questions import BEHIND, ITEM, ITEM_BY_KEY, NEXT_ITEM, UNSETTLED, WAITING
+from lash.store.sql.questions import BEHIND, ITEM, ITEM_BY_KEY, NEXT_ITEM, UNSETTLED, WAITING, Remaining
 from lash.store.sql.sessions import find_row, keep_session
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
 from lash.turn.record import Turn, available_from
@@ -88,7 +89,10 @@ def cancel(uid: SessionUid, selection: Selection) -> Write[list[Cancelled]]:
         update_items(work, row, gone.values())
         due = None
         if turn is None:
-            due = yield from answer_to(NEXT_ITEM((row.id, frozenset(item.seq for item in gone.values()))))
+            seqs = frozenset(item.seq for item in gone.values())
+            suffix = isinstance(selection, From)
+            left = Remaining(row.id, before=min(seqs)) if suffix else Remaining(row.id, without=seqs)
+            due = yield from answer_to(NEXT_ITEM(left))
         keep_session(work, row, replace(row, next_item_at=due), was=turn, turn=turn)
         return answers
 
@@ -102,7 +106,7 @@ def _answers(work: Work, row: SessionRow, selection: Selection) -> Steps[list[Ca
             by_id: dict[str, InboxItem] = {key[1]: read_item(item, row.uid) for key, item in found.items()}
             return _one_by_one(work, ids, by_id)
         case Keyed(keys=keys):
-            found = yield from answers_to_each([ITEM_BY_KEY((row.id, key)) for key in keys])
+            found = yield from answers_to_each([ITEM_BY_KEY((row.id, key)) for key in keys if is_key(key)])
             by_key = {key[1]: read_item(item, row.uid) for key, item in found.items()}
             return _one_by_one(work, keys, by_key)
         case From(anchor=anchor):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping, Select, bindparam, or_, select, text, tuple_
 
@@ -82,6 +82,7 @@ _NEXT_ITEM = (
     .order_by(_inbox.due_at)
     .limit(1)
 )
+_NEXT_ITEM_BEFORE = _NEXT_ITEM.where(_inbox.seq < bindparam("before"))
 
 
 def _ready_items(connection: Connection, key: tuple[int, datetime]) -> Sequence[RowMapping]:
@@ -100,10 +101,21 @@ def _behind(connection: Connection, key: tuple[int, int]) -> Sequence[RowMapping
     return connection.execute(_BEHIND, {"session": key[0], "seq": key[1]}).mappings().all()
 
 
-def _next_item(connection: Connection, key: tuple[int, frozenset[int]]) -> datetime | None:
-    due: datetime | None = connection.execute(
-        _NEXT_ITEM, {"session": key[0], "without": list(key[1])}
-    ).scalar_one_or_none()
+class Remaining(NamedTuple):
+    """The pending items of a session, some left out: those from one place in line on, and those named."""
+
+    session: int
+    without: frozenset[int] = frozenset()
+    before: int | None = None
+
+
+def _next_item(connection: Connection, key: Remaining) -> datetime | None:
+    place: dict[str, Any] = {"session": key.session, "without": list(key.without)}
+    if key.before is None:
+        found = connection.execute(_NEXT_ITEM, place)
+    else:
+        found = connection.execute(_NEXT_ITEM_BEFORE, place | {"before": key.before})
+    due: datetime | None = found.scalar_one_or_none()
     return due
 
 
@@ -115,7 +127,7 @@ AIMED = each(_aimed)
 TAKEN = each(_taken_items)
 BEHIND = each(_behind)
 NEXT_ITEM = each(_next_item)
-"""When the earliest pending item is available, some left out."""
+"""When the earliest of them is available."""
 
 # -- turns, journal, waits ---------------------------------------------------------------------------------------------
 

@@ -10,12 +10,20 @@ from sqlalchemy import Connection, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from lash.encoding import JsonObject
-from lash.errors import IdReused, InvariantBroken, RevisionMoved, SessionDeleted, SessionExists, SessionNotFound
+from lash.errors import (
+    CorruptGraph,
+    IdReused,
+    InvariantBroken,
+    RevisionMoved,
+    SessionDeleted,
+    SessionExists,
+    SessionNotFound,
+)
 from lash.graph.session import Document, DocumentKind, NewSession, Session
 from lash.ids import SessionName, SessionUid
-from lash.limits import check_id, check_key, check_name
+from lash.limits import check_id, check_key, check_name, is_name
 from lash.store import schema
-from lash.store.checks import check_kind, check_limit, read_cursor
+from lash.store.checks import check_filter, check_kind, check_limit, read_cursor
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.rows import SessionRow, new_session_values, read_json, read_session, session_values, write_json
 from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
@@ -221,7 +229,7 @@ def find_row(connection: Connection, uid: SessionUid) -> SessionRow:
 
 
 def get(connection: Connection, name: SessionName) -> Session:
-    row = BY_NAME.load(connection, [name]).get(name)
+    row = BY_NAME.load(connection, [name]).get(name) if is_name(name) else None
     if row is None:
         raise SessionNotFound(name)
     return row.session()
@@ -229,6 +237,7 @@ def get(connection: Connection, name: SessionName) -> Session:
 
 def page(connection: Connection, where: SessionFilter, after: str | None, limit: int) -> Page[Session]:
     check_limit(limit)
+    check_filter(where)
     table = schema.sessions
     statement = select(table).where(table.c.state == "live", table.c.id > read_cursor(after))
     if where.agent is not None:
@@ -245,12 +254,20 @@ def page(connection: Connection, where: SessionFilter, after: str | None, limit:
     return Page(tuple(row.session() for row in rows), str(rows[-1].id) if len(found) > limit else None)
 
 
+def present_config(connection: Connection, row: SessionRow) -> Document:
+    try:
+        return document(connection, row.uid, "config", row.config_revision)
+    except RevisionMoved:
+        raise CorruptGraph(f"session {row.uid} has no config of its current revision {row.config_revision}") from None
+
+
 def document(connection: Connection, uid: SessionUid, kind: DocumentKind, revision: int | None) -> Document:
     check_kind(kind)
     row = find_row(connection, uid)
     current = row.document_revision(kind)
     wanted = current if revision is None else revision
-    found = DOCUMENT.load(connection, [(row.id, kind, wanted)]).get((row.id, kind, wanted))
+    key = (row.id, kind, wanted)
+    found = DOCUMENT.load(connection, [key]).get(key) if 0 <= wanted <= current else None
     if found is None:
         raise RevisionMoved(kind, expected=wanted, found=current)
     return Document(wanted, read_json(found["body"], what=f"{kind} of session {uid}"))

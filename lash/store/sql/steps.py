@@ -34,6 +34,10 @@ D = TypeVar("D")
 R = TypeVar("R")
 
 
+MAX_KEYS = 500
+"""How many keys one statement asks for."""
+
+
 class Question(Generic[K, V]):
     """A kind of question. ``load`` answers it for many keys with one statement, where a database allows it."""
 
@@ -254,7 +258,17 @@ def _answer(connection: Connection, asks: Iterable[Ask[Any, Any]]) -> dict[Quest
     by_question: dict[Question[Any, Any], dict[Hashable, None]] = defaultdict(dict)
     for ask in asks:
         by_question[ask.question][ask.key] = None
-    return {question: question.load(connection, list(keys)) for question, keys in by_question.items()}
+    return {question: _load(connection, question, list(keys)) for question, keys in by_question.items()}
+
+
+def _load(connection: Connection, question: Question[K, V], keys: list[K]) -> Mapping[K, V]:
+    """Long lists are asked for in parts: Postgres parses a list of rows by recursion, and its stack has an end."""
+    if len(keys) <= MAX_KEYS:
+        return question.load(connection, keys)
+    found: dict[K, V] = {}
+    for at in range(0, len(keys), MAX_KEYS):
+        found.update(question.load(connection, keys[at : at + MAX_KEYS]))
+    return found
 
 
 _deletes: dict[tuple[Table, tuple[str, ...]], Any] = {}

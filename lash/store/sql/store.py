@@ -116,7 +116,7 @@ class SqlStore:
                 session=row.session(),
                 nodes=tuple(graph.read_path(connection, row, first=row.frame)),
                 parts=commits.parts(connection, row),
-                config=sessions.document(connection, uid, "config", row.config_revision),
+                config=sessions.present_config(connection, row),
                 turn=turns.find_unsettled(connection, row),
             )
 

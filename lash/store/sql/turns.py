@@ -159,9 +159,12 @@ def take(
     def steps(work: Work) -> Steps[tuple[InboxItem, ...]]:
         row = work.session(lease.session)
         driven = yield from driven_turn(row, lease, turn)
-        entry = yield from answer_to(ENTRY((row.id, turn, key)))
-        if entry is not None and entry["state"] != "started":
-            return (yield from _recorded_items(row, read_entry(entry), identity))
+        known = yield from answer_to(ENTRY((row.id, turn, key)))
+        if known is not None:
+            entry = read_entry(known)
+            rules.require_same(entry, identity)
+            if entry.state != "started":
+                return (yield from _recorded_items(row, entry))
         aimed = yield from answer_to(AIMED((row.id, turn)))
         items = taking.at_checkpoint([read_item(item, row.uid) for item in aimed or ()], turn, checkpoint)
         if not items:
@@ -178,8 +181,7 @@ def take(
     return Write((lease.session,), steps)
 
 
-def _recorded_items(row: SessionRow, entry: JournalEntry, identity: Identity) -> Steps[tuple[InboxItem, ...]]:
-    rules.require_same(entry, identity)
+def _recorded_items(row: SessionRow, entry: JournalEntry) -> Steps[tuple[InboxItem, ...]]:
     match entry:
         case JournalEntry(state="completed", outcome={"items": list(named)}):
             ids = [ItemId(str(item)) for item in named]

@@ -61,7 +61,9 @@ def answer(uid: SessionUid, wait: WaitId, value: JsonValue) -> Write[Answered]:
     canonical(value, what="answer")
 
     def steps(work: Work) -> Steps[Answered]:
-        row = work.session(uid)
+        row = work.rows.get(uid)
+        if row is None or row.state != "live":  # deleted since the key was looked up: as if the wait had never been
+            raise WaitNotFound
         [known] = yield from _named(row, [wait])
         answered = rules.answer(known, value, work.now)
         if answered.wait.state == "answered":

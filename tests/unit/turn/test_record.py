@@ -170,9 +170,11 @@ def test_a_turn_that_was_asked_to_stop_does_not_fall_asleep(waits: list[Wait], u
     assert sleeps_until(waits, until, now=NOW, cancelled=True) == NOW
 
 
-@pytest.mark.parametrize("until", [None, LATER, NOW - MINUTE])
-def test_waking_a_parked_turn_makes_it_due_and_opens_nothing(until: datetime | None) -> None:
-    assert wake(a_turn("parked", parked_until=until), NOW) == a_turn("parked", parked_until=NOW)
+@pytest.mark.parametrize(("until", "due"), [(None, NOW), (LATER, NOW), (NOW - MINUTE, NOW - MINUTE)])
+def test_waking_a_parked_turn_makes_it_due_unless_it_has_been_so_for_longer(
+    until: datetime | None, due: datetime
+) -> None:
+    assert wake(a_turn("parked", parked_until=until), NOW) == a_turn("parked", parked_until=due)
 
 
 def test_waking_a_turn_that_is_not_parked_changes_nothing() -> None:
