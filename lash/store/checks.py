@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from lash.commit.outbox import DEBT_KEY, Debt, decode_owed
@@ -51,9 +51,14 @@ def check_time(where: str, at: datetime | None) -> None:
 
 
 def check_filter(where: SessionFilter) -> None:
-    for text in (where.agent, where.name_prefix):
+    for name, text in (("agent", where.agent), ("name_prefix", where.name_prefix)):
         if text is not None:
-            check_key(text)
+            _check_text(name, text)
+
+
+def check_agents(agents: Collection[str]) -> None:
+    for agent in agents:
+        _check_text("agent", agent)
 
 
 def check_kind(kind: str) -> None:

@@ -306,3 +306,28 @@ def a_wait(name: str = "approval", *, turn: TurnId | None = None, expires_at: da
 
 def ids_of(items: Iterable[InboxItem]) -> set[ItemId]:
     return {item.id for item in items}
+
+
+def texts_of(items: Iterable[InboxItem]) -> list[str]:
+    return [text_of(item) for item in items]
+
+
+async def take_at(
+    store: Store, driven: Driven, checkpoint: Boundary = "after_work", *, key: str = "take:1", step: int = 1
+) -> tuple[InboxItem, ...]:
+    """Take what may enter the turn at a checkpoint."""
+    identity = Identity("take", step)
+    return await store.take(driven.lease, driven.turn.id, checkpoint, key=ReplayKey(key), identity=identity)
+
+
+async def must_find(store: Store, uid: SessionUid, item: ItemId) -> InboxItem:
+    found = await store.item(uid, item)
+    assert found is not None, f"there is no item {item}"
+    return found
+
+
+async def attempts_of(store: Store, uid: SessionUid) -> int:
+    """The attempts of the unsettled turn."""
+    turn = await store.unsettled_turn(uid)
+    assert turn is not None, "no turn is unsettled"
+    return turn.attempts

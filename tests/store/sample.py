@@ -173,24 +173,24 @@ class SqliteCopy:
 
 class PostgresCopy:
     def __init__(self, url: URL, sample: Sample) -> None:
-        self._url, self.sample = url, sample
+        self.location, self.sample = url, sample
 
     @property
     def url(self) -> str:
-        return self._url.render_as_string(hide_password=False)
+        return self.location.render_as_string(hide_password=False)
 
     async def open(self) -> Store:
         return await open_store(self.url)
 
     async def execute(self, statement: str) -> None:
-        connection = await connect(self._url)
+        connection = await connect(self.location)
         try:
             await connection.execute(statement)
         finally:
             await connection.close()
 
     async def dump(self, *, without: int | None = None) -> Dump:
-        connection = await connect(self._url)
+        connection = await connect(self.location)
         try:
             found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
             every = (f"SELECT '{table}', to_jsonb(t)::text FROM {table} t" for (table,) in found)

@@ -305,6 +305,7 @@ async def test_a_damaged_record_is_refused_by_its_name(copy: Copy, record: str) 
 
 NOT_CHECKED = "read_json gives back whatever the wrapper holds; options, summaries and documents must be objects"
 NULL_IS_NONE = "NULL is read as JSON null; a settled row must have its value"
+NO_CONFIG = "DELETE FROM lash_documents WHERE session = 1 AND kind = 'config' AND revision = 1"
 LIST = json.dumps({"json": [1], "v": 1})
 
 
@@ -378,19 +379,18 @@ def record(title: str, damage: str, name: str, call: Call, **more: Any) -> Case:
     ),
     Case(
         "a current document that is missing",
-        "DELETE FROM lash_documents WHERE session = 1 AND kind = 'config' AND revision = 1",
+        NO_CONFIG,
         lambda store, sample: store.document(sample.victim, "config"),
-        CorruptRecord,
-        ("config of session {victim}",),
+        CorruptGraph,
+        ("session {victim}", "no config of its current revision 1"),
         bug="RevisionMoved says that the config moved from revision 1 to 1",
     ),
     Case(
         "a snapshot without its config",
-        "DELETE FROM lash_documents WHERE session = 1 AND kind = 'config' AND revision = 1",
+        NO_CONFIG,
         snapshot,
-        CorruptRecord,
-        ("config of session {victim}",),
-        bug="RevisionMoved says that the config moved from revision 1 to 1",
+        CorruptGraph,
+        ("session {victim}", "no config of its current revision 1"),
     ),
     Case(
         "a blob with other bytes",

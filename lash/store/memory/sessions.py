@@ -9,7 +9,7 @@ from lash.errors import IdReused, RevisionMoved, SessionDeleted, SessionExists, 
 from lash.graph.session import Document, DocumentKind, Head, NewSession, Session
 from lash.ids import SessionName, SessionUid
 from lash.limits import check_id, check_key, check_name
-from lash.store.checks import check_kind
+from lash.store.checks import check_filter, check_kind
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.memory.data import DocumentRow, SessionRows
 from lash.store.memory.handle import Handle, page
@@ -70,6 +70,7 @@ class MemorySessions(Creating):
     async def sessions(
         self, where: SessionFilter = SessionFilter(), *, after: str | None = None, limit: int = 100
     ) -> Page[Session]:
+        check_filter(where)
         matching = [rows for rows in self.data.sessions.values() if _matches(rows, where)]
         found = page(matching, lambda rows: rows.number, after=after, limit=limit)
         return Page(tuple(rows.session for rows in found.rows), found.next)

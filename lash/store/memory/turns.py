@@ -15,6 +15,7 @@ from lash.inbox.items import Boundary, InboxItem
 from lash.lease import Acquired, ExecutionLease, LeaseRecord
 from lash.limits import check_id, check_owner, check_ttl
 from lash.store.checks import (
+    check_agents,
     check_effect,
     check_limit,
     check_opening,
@@ -66,6 +67,7 @@ class MemoryLeases(Handle):
 
     async def ready(self, agents: Collection[str], *, limit: int = 100) -> list[ReadySession]:
         check_limit(limit)
+        check_agents(agents)
         now = self.now()
         sessions = [rows.session for rows in self.data.sessions.values() if rows.session.agent in agents]
         due = [ReadySession(s.uid, s.name, s.agent, s.ready_at) for s in sessions if s.ready_at and s.ready_at <= now]

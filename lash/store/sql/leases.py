@@ -10,9 +10,9 @@ from sqlalchemy import Connection, bindparam, select
 from lash import lease as rules
 from lash.ids import OwnerId, SessionName, SessionUid
 from lash.lease import Acquired, ExecutionLease, LeaseRecord
-from lash.limits import check_key, check_owner, check_ttl
+from lash.limits import check_owner, check_ttl
 from lash.store import schema
-from lash.store.checks import check_limit
+from lash.store.checks import check_agents, check_limit
 from lash.store.contract import ReadySession
 from lash.store.sql.inbox import unsettled_turn
 from lash.store.sql.sessions import find_row, keep_session
@@ -80,7 +80,6 @@ def read(connection: Connection, uid: SessionUid) -> LeaseRecord:
 
 def ready(connection: Connection, agents: Collection[str], limit: int, now: datetime) -> list[ReadySession]:
     check_limit(limit)
-    for agent in agents:
-        check_key(agent)
+    check_agents(agents)
     found = connection.execute(_READY, {"now": now, "agents": sorted(agents), "limit": limit})
     return [ReadySession(SessionUid(row.uid), SessionName(row.name), row.agent, row.ready_at) for row in found]

@@ -15,6 +15,7 @@ tests an empty one. All others use fresh names and may share a database.
 """
 
 from lash.testing.contract.blobs import BlobContract
+from lash.testing.contract.cancel_requests import CancelRequestContract
 from lash.testing.contract.cancelling import CancellingContract
 from lash.testing.contract.commits import CommitContract
 from lash.testing.contract.documents import DocumentContract
@@ -26,8 +27,10 @@ from lash.testing.contract.leases import LeaseContract
 from lash.testing.contract.listing import ListingContract
 from lash.testing.contract.maintenance import MaintenanceContract
 from lash.testing.contract.outbox import OutboxContract
+from lash.testing.contract.parking import ParkingContract
 from lash.testing.contract.parts import PartContract
 from lash.testing.contract.sessions import SessionContract
+from lash.testing.contract.taking import TakingContract
 from lash.testing.contract.turns import TurnContract
 from lash.testing.contract.usage import UsageContract
 from lash.testing.contract.waits import WaitContract
@@ -35,6 +38,7 @@ from lash.testing.contract.work import WorkContract
 
 __all__ = [
     "BlobContract",
+    "CancelRequestContract",
     "CancellingContract",
     "CommitContract",
     "DocumentContract",
@@ -46,8 +50,10 @@ __all__ = [
     "ListingContract",
     "MaintenanceContract",
     "OutboxContract",
+    "ParkingContract",
     "PartContract",
     "SessionContract",
+    "TakingContract",
     "TurnContract",
     "UsageContract",
     "WaitContract",

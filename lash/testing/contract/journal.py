@@ -114,6 +114,19 @@ class JournalContract(StoreContract):
         [entry] = await store.journal(uid, driven.turn.id)
         assert recall(entry, TOOL) == Pending(wait.id)
 
+    async def test_an_attempt_that_hands_out_a_key_while_it_runs_becomes_pending(
+        self, harness: StoreHarness, store: Store
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        await store.record(driven.lease, driven.turn.id, [Started(ReplayKey("tool:2"), TOOL)])
+        wait = a_wait(turn=driven.turn.id)
+        handed_out = Started(ReplayKey("tool:2"), TOOL, wait=wait.id)
+        [kept] = await store.record(driven.lease, driven.turn.id, [handed_out], waits=[wait])
+        async with opened(harness) as other:
+            assert await other.journal(uid, driven.turn.id) == [kept]
+        assert recall(kept, TOOL) == Pending(wait.id)
+
     @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES.keys())
     async def test_a_completed_outcome_is_replayed_as_it_was(
         self, harness: StoreHarness, store: Store, outcome: JsonValue

