@@ -63,9 +63,8 @@ def test_a_check_that_passes_says_so(tmp_path: Path) -> None:
     assert passed.answer == {"url": "sqlite:///lash.db", "ok": True, "runtime": VERSION, "revision": "0001"}
 
 
-@pytest.mark.parametrize("command", ["upgrade", "current", "check"])
-def test_an_error_is_one_line_on_stderr_without_a_traceback(command: str, tmp_path: Path) -> None:
-    failed = lash("db", command, "--url", "mysql://me@here/db", cwd=tmp_path)
+def test_an_error_is_told_on_stderr_without_a_traceback(tmp_path: Path) -> None:
+    failed = lash("db", "check", "--url", "mysql://me@here/db", cwd=tmp_path)
     assert (failed.status, failed.out) == (7, "")
     assert failed.err.splitlines() == [
         "lash: lash does not know 'mysql' databases; write sqlite:///lash.db or postgresql://user@host/database",

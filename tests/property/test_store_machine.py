@@ -55,7 +55,7 @@ M = TypeVar("M", bound=Callable[..., None])
 Begin = Callable[[AsyncExitStack], Awaitable[StoreHarness]]
 
 LONG = bool(os.environ.get("LASH_LONG"))
-RUNS = {"memory": (60, 50), "sqlite": (10, 40), "postgres": (10, 40)}
+RUNS = {"memory": (100, 40), "sqlite": (10, 40), "postgres": (10, 40)}
 """How many histories of how many steps. They are the same in every run; LASH_LONG makes them many."""
 
 NAMES = ("red", "green", "blue")
@@ -255,6 +255,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.sent.append((uid, arriving))
                 self.note("an item repeated by key", item.id != arriving.id)
                 self.note("an item aimed at a turn", item.target)
+        if sending[0].merge is not None:
+            self.open(uid, "bob", self.mint(), 3, None, ())
 
     @move(often=3, n=picks, text=texts, boundary=boundaries)
     def steer(self, n: int, text: str, boundary: Literal["after_work", "before_completion"]) -> None:
@@ -291,6 +293,8 @@ class StoreMachine(RuleBasedStateMachine):
     @move(often=2, needs=lambda self: self.leases, n=picks, ttl=ttls, lets_go=st.booleans())
     def renew_or_release(self, n: int, ttl: int, lets_go: bool) -> None:
         lease = pick(self.leases[-4:], n)
+        if n % 4 == 0:
+            self.time_passes(6, reopens=False)
         book = self.model.books.get(lease.session)
         turn = None if book is None else book.turn
         if lets_go:
@@ -361,6 +365,7 @@ class StoreMachine(RuleBasedStateMachine):
         taken = self.do("take", lease, turn.id, checkpoint, key, effect)
         if not isinstance(taken, Refused) and taken:
             self.note("a checkpoint repeated" if known and known.state == "completed" else f"taken {checkpoint}")
+            assert self.do("take", lease, turn.id, checkpoint, key, effect) == taken
 
     @move(
         often=4,
@@ -429,10 +434,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.do("open_wait", self.session(n), Promise(pick(self.waits[-2:], n), None, due))
 
     @move(
-        often=3, needs=lambda self: self.waits, n=picks, value=texts, genuine=st.sampled_from((True, True, True, False))
+        often=3,
+        needs=lambda self: self.waits,
+        n=picks,
+        value=texts,
+        genuine=st.sampled_from((True, True, True, False)),
+        late=st.booleans(),
     )
-    def answer(self, n: int, value: str, genuine: bool) -> None:
-        wait = pick(self.waits[-4:], n)
+    def answer(self, n: int, value: str, genuine: bool, late: bool) -> None:
+        if late:
+            self.time_passes(3, reopens=False)
+        pending = [
+            wait.id for book in self.model.books.values() for wait in book.waits.values() if wait.state == "pending"
+        ]
+        wait = pick(pending if pending and n % 3 else self.waits, n)
         asleep = {book.uid for book in self.model.books.values() if book.turn and book.turn.state == "parked"}
         ready = {uid for _, uid in self.model.ready()}
         answer = self.do("answer", wait, value, genuine)
@@ -597,7 +612,7 @@ class StoreMachine(RuleBasedStateMachine):
         flaw=st.sampled_from((None, None, None, "node", "uid")),
     )
     def fork(self, n: int, to: int, name: str, flaw: str | None) -> None:
-        parent = self.session(n)
+        parent = list(self.model.books)[-1] if n % 2 else self.session(n)
         boundaries = self.boundaries(parent)
         if not boundaries:
             return
@@ -614,6 +629,9 @@ class StoreMachine(RuleBasedStateMachine):
         places = list(self.model.debts_of) or [(self.mint(), self.mint(), 0)]
         owed = self.model.debts()
         place = pick(owed or places, n)
+        receiver = self.model.debts_of[place].owed.to if place in owed else ""
+        if n % 5 == 0 and receiver in self.model.books and len(self.model.books) > 1:
+            self.do("delete", receiver)
         paid = self.do("deliver", place)
         self.note("a debt delivered", place in owed and paid is not None)
         self.note("a debt to nobody", place in owed and paid is None)
@@ -624,8 +642,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.do("put_blob", text)
         self.do("blob", text)
 
-    @move(often=2, keeps=st.sampled_from((0, 3)), dry_run=st.booleans())
-    def vacuum(self, keeps: int, dry_run: bool) -> None:
+    @move(often=2, after=st.sampled_from((0, 1, 6)), keeps=st.sampled_from((0, 0, 3)), dry_run=st.booleans())
+    def vacuum(self, after: int, keeps: int, dry_run: bool) -> None:
+        self.time_passes(after, reopens=False)
         if dry_run:
             self.do("vacuum", keeps, True)
         removed = self.do("vacuum", keeps, False)

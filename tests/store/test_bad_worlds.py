@@ -226,7 +226,20 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.db")}
 
 
-@pytest.mark.parametrize("what", DENIED)
+LEAKS = "connect asks for the folder, and makes it, outside of translated(): PermissionError"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "an unreadable file",
+        "a read-only file",
+        "a read-only file in a read-only folder",
+        "a new file in a read-only folder",
+        bug("a folder that nobody may enter", reason=LEAKS),
+        bug("a new folder in a read-only one", reason=LEAKS),
+    ],
+)
 def test_a_file_that_this_user_may_not_use_is_refused_untouched(
     what: str, denied: dict[str, tuple[str, str, bool]]
 ) -> None:
@@ -264,7 +277,7 @@ def _has_a_garbage_header(path: Path) -> None:
     "damage",
     [
         _is_text,
-        bug(_is_short, reason="SQLite takes a file of less than 512 bytes for an empty one and overwrites it"),
+        _is_short,
         _is_cut_off,
         _has_garbage,
         _has_a_garbage_header,
@@ -619,6 +632,8 @@ async def test_a_server_that_is_restarted_is_found_again_without_reopening() -> 
     try:
         with running_server(folder / "data") as url:
             copy = PostgresSamples(PostgresServer(url)).copy()
+            # The server of the tests acknowledges before it writes; this one must not.
+            await copy.execute(f"ALTER DATABASE {copy.location.database} SET synchronous_commit = on")
             async with await copy.open() as store:
                 first = await store.admit(copy.sample.healthy, a_message("before"))
                 control("restart", "-m", "immediate")
