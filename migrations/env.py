@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from alembic import context
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection
 
 from lash.errors import UnsupportedUrl
 from lash.store.migrate import VERSION_TABLE
-from lash.store.opening import migrating
+from lash.store.opening import migrating, parse_url
 from lash.store.schema import metadata
 
 
@@ -20,7 +20,7 @@ def run(connection: Connection) -> None:
 
 
 async def run_by_url(url: str) -> None:
-    async with migrating(make_url(url)) as transact:
+    async with migrating(parse_url(url), create=True) as transact:
         await transact(run)
 
 

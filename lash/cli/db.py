@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -83,10 +82,9 @@ async def upgraded(url: str) -> tuple[str | None, str]:
     from lash.store import migrate
     from lash.store.opening import migrating, parse_url
 
-    async with migrating(parse_url(url)) as transact:
+    async with migrating(parse_url(url), create=True) as transact:
         before = await transact(migrate.revision)
-        if before is None or int(before) < int(migrate.head()):
-            await transact(migrate.upgrade)
+        await transact(migrate.upgrade)
         return before, await transact(migrate.check)
 
 
@@ -94,28 +92,22 @@ async def looked_at(url: str) -> State:
     from lash.store import migrate
     from lash.store.opening import migrating, parse_url
 
-    if no_file(url):
+    parsed = parse_url(url)
+    try:
+        async with migrating(parsed) as transact:
+            revision = await transact(migrate.revision)
+            if revision is None:
+                return State()
+            return State(revision, await transact(lambda connection: migrate.meta(connection, "oldest_runtime")))
+    except DatabaseMissing:
+        if parsed.get_backend_name() != "sqlite":  # a server without that database is a mistake; a file comes by itself
+            raise
         return State()
-    async with migrating(parse_url(url)) as transact:
-        revision = await transact(migrate.revision)
-        if revision is None:
-            return State()
-        return State(revision, await transact(lambda connection: migrate.meta(connection, "oldest_runtime")))
 
 
 async def checked(url: str) -> str:
     from lash.store import migrate
     from lash.store.opening import migrating, parse_url
 
-    if no_file(url):
-        raise DatabaseMissing(f"there is no file for {shown(url)} yet; run 'lash db upgrade'")
     async with migrating(parse_url(url)) as transact:
         return await transact(migrate.check)
-
-
-def no_file(url: str) -> bool:
-    """Whether a SQLite file is not there. Connecting would create it, and looking must change nothing."""
-    from lash.store.opening import parse_url
-
-    parsed = parse_url(url)
-    return parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists()

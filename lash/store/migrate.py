@@ -64,11 +64,15 @@ def revision(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection, to: str = "head") -> None:
-    """Bring a database to a revision, inside the caller's transaction. Another process that tries the same waits."""
+    """Bring a database to a revision, inside the caller's transaction. Another process that tries the same waits.
+
+    A database that is newer than this lash stays as it is.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-    revision(connection)
-    command.upgrade(config(connection), to)
+    found = revision(connection)
+    if found is None or int(found) < int(head()):
+        command.upgrade(config(connection), to)
 
 
 def check(connection: Connection) -> str:

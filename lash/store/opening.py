@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,13 +14,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from lash.clock import Clock, SystemClock
-from lash.errors import UnsupportedUrl
+from lash.errors import AccessDenied, DatabaseMissing, UnsupportedUrl
 from lash.store import migrate
 from lash.store.mounts import MOUNT_TABLE, check_local
 from lash.store.sql.database import Database
 from lash.store.sql.postgres import PostgresDatabase
 from lash.store.sql.sqlite import SqliteDatabase
 from lash.store.sql.store import SqlStore
+from lash.store.writer import Unsettled
 
 R = TypeVar("R")
 BUSY_TIMEOUT = timedelta(seconds=15)
@@ -40,12 +42,13 @@ async def open_store(
     upgraded only by ``lash db upgrade``. ``clock`` tells SQLite the time; Postgres asks the database.
     """
     parsed = parse_url(url)
-    database = connect(parsed, clock=clock or SystemClock(), busy_timeout=busy_timeout, mount_table=mount_table)
+    creates = upgrade and parsed.get_backend_name() == "sqlite"
+    database = connect(
+        parsed, create=creates, clock=clock or SystemClock(), busy_timeout=busy_timeout, mount_table=mount_table
+    )
     try:
-        if upgrade and parsed.get_backend_name() == "sqlite":
-            secret = await database.transact(_upgraded)
-        else:
-            secret = await database.transact(_checked)
+        secret = await _transact(database, _upgraded if creates else _checked)
+        await database.begin_service()
     except BaseException:
         await database.aclose()
         raise
@@ -53,25 +56,44 @@ async def open_store(
 
 
 @contextlib.asynccontextmanager
-async def migrating(url: URL) -> AsyncIterator[Callable[[Callable[[Connection], R]], Awaitable[R]]]:
-    """A database to look at or migrate, whatever state it is in: run functions on it, each in a transaction."""
-    database = connect(url, clock=SystemClock(), busy_timeout=BUSY_TIMEOUT, mount_table=MOUNT_TABLE)
+async def migrating(
+    url: URL, *, create: bool = False
+) -> AsyncIterator[Callable[[Callable[[Connection], R]], Awaitable[R]]]:
+    """A database to look at or migrate, whatever state it is in: run functions on it, each in a transaction.
 
+    Looking changes nothing; only with ``create`` is a SQLite file made where there is none.
+    """
+    database = connect(url, create=create, clock=SystemClock(), busy_timeout=BUSY_TIMEOUT, mount_table=MOUNT_TABLE)
     try:
-        yield database.transact
+        yield partial(_transact, database)
     finally:
         await database.aclose()
 
 
-def connect(url: URL, *, clock: Clock, busy_timeout: timedelta, mount_table: Path) -> Database:
-    """The database behind a URL. Nothing is read or written yet, except that a SQLite file's folder is made."""
+async def _transact(database: Database, change: Callable[[Connection], R]) -> R:
+    try:
+        return await database.transact(change)
+    except Unsettled as error:
+        raise error.refusal from error
+
+
+def connect(url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mount_table: Path) -> Database:
+    """The database behind a URL. Nothing is read or written yet, except that a new SQLite file's folder is made."""
     if url.get_backend_name() == "postgresql":
         return PostgresDatabase(url)
-    path = Path(url.database or "")
-    check_local(path.absolute().parent, mount_table)
-    if path.is_dir():
-        raise UnsupportedUrl(f"{path} is a folder; name a file in it, as in sqlite:///{path}/lash.db")
-    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    path = Path(url.database or "").absolute()
+    check_local(path.parent, mount_table)
+    try:
+        if path.is_dir():
+            raise UnsupportedUrl(f"{path} is a folder; name a file in it, as in sqlite:///{path}/lash.db")
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise DatabaseMissing(f"there is no file {path} yet; run 'lash db upgrade'")
+    except OSError as error:
+        raise AccessDenied(
+            f"{path} cannot be opened ({error.strerror}); check the path, its owner and rights"
+        ) from error
     return SqliteDatabase(path, clock=clock, busy_timeout=busy_timeout)
 
 
@@ -91,9 +113,7 @@ _EXAMPLES = "sqlite:///lash.db or postgresql://user@host/database"
 
 
 def _upgraded(connection: Connection) -> bytes:
-    found = migrate.revision(connection)
-    if found is None or int(found) < int(migrate.head()):
-        migrate.upgrade(connection)
+    migrate.upgrade(connection)
     return _checked(connection)
 
 

@@ -38,20 +38,20 @@ def create_tables() -> None:
         sa.Column("hash", sa.LargeBinary(), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.Column("stored_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="lash_blobs_pk"),
-        sa.UniqueConstraint("hash", name="lash_blobs_hash_uq"),
+        sa.PrimaryKeyConstraint("id", name=op.f("lash_blobs_pk")),
+        sa.UniqueConstraint("hash", name=op.f("lash_blobs_hash_uq")),
     )
     op.create_table(
         "lash_clock_offsets",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("micros", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name="lash_clock_offsets_pk"),
+        sa.PrimaryKeyConstraint("name", name=op.f("lash_clock_offsets_pk")),
     )
     op.create_table(
         "lash_meta",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name="lash_meta_pk"),
+        sa.PrimaryKeyConstraint("name", name=op.f("lash_meta_pk")),
     )
     op.create_table(
         "lash_sessions",
@@ -79,11 +79,13 @@ def create_tables() -> None:
         sa.Column("config_revision", sa.Integer(), nullable=False),
         sa.Column("catalog_revision", sa.Integer(), nullable=False),
         sa.Column("metadata_revision", sa.Integer(), nullable=False),
-        sa.CheckConstraint("(state = 'live') = (name IS NOT NULL)", name="lash_sessions_name_ck"),
-        sa.CheckConstraint("state IN ('live', 'deleted', 'origin')", name="lash_sessions_state_ck"),
-        sa.CheckConstraint("revision >= 0 AND seq >= 0 AND lease_generation >= 0", name="lash_sessions_counters_ck"),
-        sa.PrimaryKeyConstraint("id", name="lash_sessions_pk"),
-        sa.UniqueConstraint("uid", name="lash_sessions_uid_uq"),
+        sa.CheckConstraint("(state = 'live') = (name IS NOT NULL)", name=op.f("lash_sessions_name_ck")),
+        sa.CheckConstraint("state IN ('live', 'deleted', 'origin')", name=op.f("lash_sessions_state_ck")),
+        sa.CheckConstraint(
+            "revision >= 0 AND seq >= 0 AND lease_generation >= 0", name=op.f("lash_sessions_counters_ck")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("lash_sessions_pk")),
+        sa.UniqueConstraint("uid", name=op.f("lash_sessions_uid_uq")),
     )
     op.create_index(
         "lash_sessions_name_ix",
@@ -108,10 +110,10 @@ def create_tables() -> None:
         sa.Column("major", sa.BigInteger(), nullable=False),
         sa.Column("minor", sa.BigInteger(), nullable=False),
         sa.Column("blob", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("holder IN ('node', 'item', 'debt')", name="lash_blob_refs_holder_ck"),
-        sa.ForeignKeyConstraint(["blob"], ["lash_blobs.id"], name="lash_blob_refs_blob_fk"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_blob_refs_session_fk"),
-        sa.PrimaryKeyConstraint("session", "holder", "major", "minor", "blob", name="lash_blob_refs_pk"),
+        sa.CheckConstraint("holder IN ('node', 'item', 'debt')", name=op.f("lash_blob_refs_holder_ck")),
+        sa.ForeignKeyConstraint(["blob"], ["lash_blobs.id"], name=op.f("lash_blob_refs_blob_fk")),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_blob_refs_session_fk")),
+        sa.PrimaryKeyConstraint("session", "holder", "major", "minor", "blob", name=op.f("lash_blob_refs_pk")),
     )
     op.create_index("lash_blob_refs_blob_ix", "lash_blob_refs", ["blob"], unique=False)
     op.create_table(
@@ -123,11 +125,11 @@ def create_tables() -> None:
         sa.Column("parent_depth", sa.Integer(), nullable=True),
         sa.CheckConstraint(
             "(parent_session IS NULL) = (parent_branch IS NULL) AND (parent_session IS NULL) = (parent_depth IS NULL)",
-            name="lash_branches_parent_ck",
+            name=op.f("lash_branches_parent_ck"),
         ),
-        sa.ForeignKeyConstraint(["parent_session"], ["lash_sessions.id"], name="lash_branches_parent_session_fk"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_branches_session_fk"),
-        sa.PrimaryKeyConstraint("session", "branch", name="lash_branches_pk"),
+        sa.ForeignKeyConstraint(["parent_session"], ["lash_sessions.id"], name=op.f("lash_branches_parent_session_fk")),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_branches_session_fk")),
+        sa.PrimaryKeyConstraint("session", "branch", name=op.f("lash_branches_pk")),
     )
     op.create_index("lash_branches_parent_ix", "lash_branches", ["parent_session"], unique=False)
     op.create_table(
@@ -143,9 +145,9 @@ def create_tables() -> None:
         sa.Column("nodes", sa.Integer(), nullable=False),
         sa.Column("leaf", sa.Text(), nullable=True),
         sa.Column("state_set", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_commits_session_fk"),
-        sa.PrimaryKeyConstraint("session", "operation", name="lash_commits_pk"),
-        sa.UniqueConstraint("session", "revision", name="lash_commits_session_revision_uq"),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_commits_session_fk")),
+        sa.PrimaryKeyConstraint("session", "operation", name=op.f("lash_commits_pk")),
+        sa.UniqueConstraint("session", "revision", name=op.f("lash_commits_session_revision_uq")),
     )
     op.create_table(
         "lash_documents",
@@ -154,8 +156,8 @@ def create_tables() -> None:
         sa.Column("revision", sa.Integer(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("superseded_at", sa.BigInteger(), nullable=True),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_documents_session_fk"),
-        sa.PrimaryKeyConstraint("session", "kind", "revision", name="lash_documents_pk"),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_documents_session_fk")),
+        sa.PrimaryKeyConstraint("session", "kind", "revision", name=op.f("lash_documents_pk")),
     )
     op.create_table(
         "lash_inbox",
@@ -177,10 +179,10 @@ def create_tables() -> None:
         sa.Column("target", sa.LargeBinary(), nullable=True),
         sa.Column("turn", sa.LargeBinary(), nullable=True),
         sa.Column("settled_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("state IN ('pending', 'taken', 'completed', 'cancelled')", name="lash_inbox_state_ck"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_inbox_session_fk"),
-        sa.PrimaryKeyConstraint("session", "seq", name="lash_inbox_pk"),
-        sa.UniqueConstraint("session", "id", name="lash_inbox_session_id_uq"),
+        sa.CheckConstraint("state IN ('pending', 'taken', 'completed', 'cancelled')", name=op.f("lash_inbox_state_ck")),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_inbox_session_fk")),
+        sa.PrimaryKeyConstraint("session", "seq", name=op.f("lash_inbox_pk")),
+        sa.UniqueConstraint("session", "id", name=op.f("lash_inbox_session_id_uq")),
     )
     op.create_index(
         "lash_inbox_aimed_ix",
@@ -235,9 +237,9 @@ def create_tables() -> None:
         sa.Column("outcome", sa.Text(), nullable=True),
         sa.Column("composition", sa.Text(), nullable=True),
         sa.Column("wait", sa.LargeBinary(), nullable=True),
-        sa.CheckConstraint("state IN ('started', 'completed', 'failed')", name="lash_journal_state_ck"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_journal_session_fk"),
-        sa.PrimaryKeyConstraint("session", "turn", "key", name="lash_journal_pk"),
+        sa.CheckConstraint("state IN ('started', 'completed', 'failed')", name=op.f("lash_journal_state_ck")),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_journal_session_fk")),
+        sa.PrimaryKeyConstraint("session", "turn", "key", name=op.f("lash_journal_pk")),
     )
     op.create_table(
         "lash_live_events",
@@ -246,8 +248,8 @@ def create_tables() -> None:
         sa.Column("ordinal", sa.Integer(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_live_events_session_fk"),
-        sa.PrimaryKeyConstraint("session", "seq", "ordinal", name="lash_live_events_pk"),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_live_events_session_fk")),
+        sa.PrimaryKeyConstraint("session", "seq", "ordinal", name=op.f("lash_live_events_pk")),
     )
     op.create_table(
         "lash_nodes",
@@ -260,8 +262,8 @@ def create_tables() -> None:
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("seq", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_nodes_session_fk"),
-        sa.PrimaryKeyConstraint("session", "branch", "depth", name="lash_nodes_pk"),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_nodes_session_fk")),
+        sa.PrimaryKeyConstraint("session", "branch", "depth", name=op.f("lash_nodes_pk")),
     )
     op.create_table(
         "lash_outbox",
@@ -273,9 +275,9 @@ def create_tables() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("owed_at", sa.BigInteger(), nullable=False),
         sa.Column("settled_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("state IN ('owed', 'delivered', 'dropped')", name="lash_outbox_state_ck"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_outbox_session_fk"),
-        sa.PrimaryKeyConstraint("session", "operation", "ordinal", name="lash_outbox_pk"),
+        sa.CheckConstraint("state IN ('owed', 'delivered', 'dropped')", name=op.f("lash_outbox_state_ck")),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_outbox_session_fk")),
+        sa.PrimaryKeyConstraint("session", "operation", "ordinal", name=op.f("lash_outbox_pk")),
     )
     op.create_index(
         "lash_outbox_owed_ix",
@@ -291,9 +293,9 @@ def create_tables() -> None:
         sa.Column("state_set", sa.BigInteger(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("blob", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["blob"], ["lash_blobs.id"], name="lash_state_parts_blob_fk"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_state_parts_session_fk"),
-        sa.PrimaryKeyConstraint("session", "state_set", "name", name="lash_state_parts_pk"),
+        sa.ForeignKeyConstraint(["blob"], ["lash_blobs.id"], name=op.f("lash_state_parts_blob_fk")),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_state_parts_session_fk")),
+        sa.PrimaryKeyConstraint("session", "state_set", "name", name=op.f("lash_state_parts_pk")),
     )
     op.create_index("lash_state_parts_blob_ix", "lash_state_parts", ["blob"], unique=False)
     op.create_table(
@@ -317,9 +319,9 @@ def create_tables() -> None:
         sa.Column("cancel_request", sa.LargeBinary(), nullable=True),
         sa.Column("cancel_reason", sa.Text(), nullable=True),
         sa.Column("cancel_requested_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("state IN ('open', 'parked', 'settled')", name="lash_turns_state_ck"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_turns_session_fk"),
-        sa.PrimaryKeyConstraint("session", "id", name="lash_turns_pk"),
+        sa.CheckConstraint("state IN ('open', 'parked', 'settled')", name=op.f("lash_turns_state_ck")),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_turns_session_fk")),
+        sa.PrimaryKeyConstraint("session", "id", name=op.f("lash_turns_pk")),
     )
     op.create_index(
         "lash_turns_unsettled_ix",
@@ -341,8 +343,8 @@ def create_tables() -> None:
         sa.Column("cache_write", sa.BigInteger(), nullable=False),
         sa.Column("output", sa.BigInteger(), nullable=False),
         sa.Column("reasoning", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_usage_session_fk"),
-        sa.PrimaryKeyConstraint("session", "revision", "ordinal", name="lash_usage_pk"),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_usage_session_fk")),
+        sa.PrimaryKeyConstraint("session", "revision", "ordinal", name=op.f("lash_usage_pk")),
     )
     op.create_table(
         "lash_waits",
@@ -355,8 +357,10 @@ def create_tables() -> None:
         sa.Column("expires_at", sa.BigInteger(), nullable=True),
         sa.Column("answer", sa.Text(), nullable=True),
         sa.Column("settled_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("state IN ('pending', 'answered', 'timed_out', 'revoked')", name="lash_waits_state_ck"),
-        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name="lash_waits_session_fk"),
-        sa.PrimaryKeyConstraint("id", name="lash_waits_pk"),
+        sa.CheckConstraint(
+            "state IN ('pending', 'answered', 'timed_out', 'revoked')", name=op.f("lash_waits_state_ck")
+        ),
+        sa.ForeignKeyConstraint(["session"], ["lash_sessions.id"], name=op.f("lash_waits_session_fk")),
+        sa.PrimaryKeyConstraint("id", name=op.f("lash_waits_pk")),
     )
     op.create_index("lash_waits_turn_ix", "lash_waits", ["session", "turn"], unique=False)

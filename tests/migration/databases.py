@@ -32,7 +32,7 @@ class TestedDatabase:
         return self.parsed.get_backend_name() == "sqlite"
 
     async def upgrade(self, to: str = "head") -> None:
-        async with migrating(self.parsed) as transact:
+        async with migrating(self.parsed, create=True) as transact:
             await transact(lambda connection: migrate.upgrade(connection, to))
 
     async def execute(self, statement: str) -> None:

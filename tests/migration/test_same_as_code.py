@@ -59,12 +59,12 @@ SQLITE_ALTERATIONS = {
 
 
 async def create_all(url: URL) -> None:
-    async with migrating(url) as transact:
+    async with migrating(url, create=True) as transact:
         await transact(metadata.create_all)
 
 
 async def migrate_to_head(url: URL) -> None:
-    async with migrating(url) as transact:
+    async with migrating(url, create=True) as transact:
         await transact(migrate.upgrade)
 
 

@@ -1,7 +1,7 @@
 """Small programs that tests run as processes of their own: ``python -m tests.store.programs NAME URL ARGUMENTS``.
 
-Each says on a line of its own what the store has acknowledged, so that whoever reads along has a list that does not come
-from the database.
+Each says on a line of its own what the store has acknowledged, so that whoever reads along has a list that does not
+come from the database.
 """
 
 from __future__ import annotations

@@ -32,6 +32,10 @@ class Database(Protocol):
         """Run some statements on one snapshot, beside the writer."""
         ...
 
+    async def begin_service(self) -> None:
+        """The database was accepted: settle how it is run from now on."""
+        ...
+
     def now(self, connection: Connection) -> datetime:
         """The store's time."""
         ...

@@ -80,6 +80,9 @@ class PostgresDatabase:
             async with self._readers.connect() as connection:
                 return await connection.run_sync(look)
 
+    async def begin_service(self) -> None:
+        pass
+
     def now(self, connection: Connection) -> datetime:
         return from_micros(connection.execute(_NOW).scalar_one())
 

@@ -7,6 +7,8 @@ transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a lock 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -30,6 +32,7 @@ class SqliteDatabase:
     def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta) -> None:
         self.where = f"the database {path}"
         self._clock = clock
+        self._busy_timeout = busy_timeout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lash-sqlite")
         self._engine = writing_engine(path, busy_timeout)
         self._readers = _reading_engine(path, busy_timeout)
@@ -49,6 +52,16 @@ class SqliteDatabase:
             async with self._readers.connect() as connection:
                 return await connection.run_sync(look)
 
+    async def begin_service(self) -> None:
+        """Switch to WAL, which stays with the file. Only now: somebody else's file is left as it was found."""
+        give_up_at = time.monotonic() + self._busy_timeout.total_seconds()
+
+        def run() -> None:
+            with translated(self.where), self._engine.connect() as connection:
+                switch_to_wal(connection.connection.driver_connection, give_up_at)
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
     def now(self, connection: Connection) -> datetime:
         return self._clock.now()
 
@@ -61,8 +74,21 @@ class SqliteDatabase:
 def writing_engine(path: Path, busy_timeout: timedelta) -> Engine:
     """An engine with one connection for one thread."""
     engine = create_engine(URL.create("sqlite+pysqlite", database=str(path)), poolclass=StaticPool)
-    _configure(engine, busy_timeout, begin="BEGIN IMMEDIATE", pragmas=("journal_mode=WAL", "synchronous=FULL"))
+    _configure(engine, busy_timeout, begin="BEGIN IMMEDIATE", pragmas=("synchronous=FULL",))
     return engine
+
+
+def switch_to_wal(connection: Any, give_up_at: float) -> None:
+    """SQLite does not wait for others when it changes the mode of a file, so we do."""
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _reading_engine(path: Path, busy_timeout: timedelta) -> AsyncEngine:
