@@ -137,8 +137,14 @@ def check_commit(plan: CommitPlan) -> None:
     if isinstance(plan.delta, Append):
         for node in plan.delta.nodes:
             check_time(f"node {node.id}", node.at)
+            _check_seq(f"node {node.id}", node.seq)
             for blob in node.blobs:
                 check_blob_hash(blob)
+
+
+def _check_seq(where: str, seq: int) -> None:
+    if type(seq) is not int or not 0 <= seq < 2**63:
+        raise InvalidValue(where, f"{seq!r} is no number of an event")
 
 
 def debts_of(plan: CommitPlan) -> list[Debt]:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from lash.clock import Clock, SystemClock
-from lash.errors import AccessDenied, DatabaseMissing, UnsupportedUrl
+from lash.errors import AccessDenied, CorruptData, DatabaseMissing, UnsupportedUrl
 from lash.store import migrate
 from lash.store.mounts import MOUNT_TABLE, check_local
 from lash.store.sql.database import Database
@@ -82,7 +82,7 @@ def connect(url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mo
     if url.get_backend_name() == "postgresql":
         return PostgresDatabase(url)
     path = Path(url.database or "").absolute()
-    check_local(path.parent, mount_table)
+    check_local(path.resolve().parent, mount_table)
     try:
         if path.is_dir():
             raise UnsupportedUrl(f"{path} is a folder; name a file in it, as in sqlite:///{path}/lash.db")
@@ -98,15 +98,31 @@ def connect(url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mo
 
 
 def parse_url(url: str) -> URL:
-    try:
+    parsed = None
+    # The texts of these errors repeat the URL, and with it the password: they must not even be the context of ours.
+    with contextlib.suppress(ArgumentError, ValueError):
         parsed = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
-    except ArgumentError:
-        raise UnsupportedUrl(f"that is no database URL; write {_EXAMPLES}") from None
+    if parsed is None:
+        raise UnsupportedUrl(f"that is no database URL, or its port is no number; write {_EXAMPLES}")
     if parsed.drivername not in ("sqlite", "sqlite+aiosqlite", "postgresql", "postgresql+asyncpg"):
         raise UnsupportedUrl(f"lash does not know {parsed.drivername!r} databases; write {_EXAMPLES}")
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise UnsupportedUrl("a SQLite URL must name a file, as in sqlite:///lash.db; for tests use MemoryStore")
+    if parsed.get_backend_name() == "sqlite":
+        _check_sqlite(parsed)
+    elif parsed.port is not None and not 0 < parsed.port < 65536:
+        raise UnsupportedUrl(f"port {parsed.port} is no port; one has a number from 1 to 65535")
     return parsed
+
+
+def _check_sqlite(url: URL) -> None:
+    name = url.database
+    if name in (None, "", ":memory:"):
+        raise UnsupportedUrl("a SQLite URL must name a file, as in sqlite:///lash.db; for tests use MemoryStore")
+    if url.host is not None or url.username is not None:
+        raise UnsupportedUrl(f"a SQLite URL has three slashes before the name of its file: sqlite:///{name}")
+    if url.query:
+        raise UnsupportedUrl(f"a SQLite URL takes no settings, and this one has {', '.join(sorted(url.query))}")
+    if "\0" in str(name):
+        raise UnsupportedUrl("the name of a file cannot contain NUL")
 
 
 _EXAMPLES = "sqlite:///lash.db or postgresql://user@host/database"
@@ -119,4 +135,7 @@ def _upgraded(connection: Connection) -> bytes:
 
 def _checked(connection: Connection) -> bytes:
     migrate.check(connection)
-    return bytes.fromhex(migrate.meta(connection, "secret"))
+    try:
+        return bytes.fromhex(migrate.meta(connection, "secret"))
+    except ValueError:
+        raise CorruptData("the row 'secret' of the table lash_meta is damaged; restore a backup") from None

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import RowMapping
 
 from lash.commit.outbox import Debt, decode_owed
 from lash.commit.plan import CommitReceipt
-from lash.encoding import canonical, check_version, read_record, record
+from lash.encoding import JsonObject, canonical, check_version, read_record, record
 from lash.errors import CorruptRecord
 from lash.graph.session import SESSION_VERSION, DocumentKind, Head, Session
 from lash.ids import (
@@ -160,6 +161,20 @@ def read_json(text: str, *, what: str) -> Any:
     return fields["json"]
 
 
+def read_object(text: str | None, *, what: str) -> JsonObject:
+    value = None if text is None else read_json(text, what=what)
+    if not isinstance(value, dict):
+        raise CorruptRecord(what, f"a JSON object was expected, not {type(value).__name__}")
+    return value
+
+
+def _outcome(text: str | None, *, settled: bool, what: str) -> Any:
+    """What a row holds once it is settled, and only then."""
+    if settled != (text is not None):
+        raise CorruptRecord(what, "it is settled without an outcome, or has one without being settled")
+    return None if text is None else read_json(text, what=what)
+
+
 def item_values(session: int, item: InboxItem) -> dict[str, Any]:
     return {
         "session": session,
@@ -202,7 +217,7 @@ def read_item(row: RowMapping, uid: SessionUid) -> InboxItem:
         when=row["aim"],
         boundary=row["boundary"],
         merge_key=row["merge_key"],
-        options=read_json(row["options"], what=what),
+        options=read_object(row["options"], what=what),
         available_at=row["available_at"],
         state=row["state"],
         target=row["target"],
@@ -249,6 +264,8 @@ def changing_turn_values(turn: Turn) -> dict[str, Any]:
 def read_turn(row: RowMapping, uid: SessionUid) -> TurnRow:
     what = f"turn {row['id']}"
     packed = bytes(row["items"])
+    if len(packed) % 16:
+        raise CorruptRecord(what, f"its items have {len(packed)} bytes, which is no number of ids")
     turn = Turn(
         id=TurnId(row["id"]),
         session=uid,
@@ -260,11 +277,11 @@ def read_turn(row: RowMapping, uid: SessionUid) -> TurnRow:
         config_revision=row["config_revision"],
         catalog_revision=row["catalog_revision"],
         opened_at=row["opened_at"],
-        options=read_json(row["options"], what=what),
+        options=read_object(row["options"], what=what),
         items=tuple(ItemId(packed[at : at + 16].hex()) for at in range(0, len(packed), 16)),
         parked_until=row["parked_until"],
         outcome=row["outcome"],
-        summary=read_json(row["summary"], what=what),
+        summary=read_object(row["summary"], what=what),
         settled_at=row["settled_at"],
     )
     if row["cancel_request"] is None:
@@ -273,6 +290,16 @@ def read_turn(row: RowMapping, uid: SessionUid) -> TurnRow:
         RequestId(row["cancel_request"]), uid, turn.id, row["cancel_reason"], row["cancel_requested_at"]
     )
     return TurnRow(turn, request)
+
+
+class _StoredIdentity(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: str
+    step: int
+    call_id: str | None = None
+    tool_id: str | None = None
+    arguments_hash: str | None = None
 
 
 def entry_values(session: int, turn: TurnId, entry: JournalEntry) -> dict[str, Any]:
@@ -299,18 +326,18 @@ def changing_entry_values(entry: JournalEntry) -> dict[str, Any]:
 
 def read_entry(row: RowMapping) -> JournalEntry:
     what = f"journal entry {row['key']!r}"
-    fields: dict[str, Any] = dict(read_record(row["identity"], what=what, supported=RECORD_VERSION))
+    fields = read_record(row["identity"], what=what, supported=RECORD_VERSION)
     try:
-        identity = Identity(**fields)
-    except TypeError as error:
-        raise CorruptRecord(what, f"not an identity ({error})") from None
+        stored = _StoredIdentity.model_validate(fields)
+    except ValidationError as error:
+        raise CorruptRecord(what, f"not an identity: {error.error_count()} fields are wrong") from None
     return JournalEntry(
         key=ReplayKey(row["key"]),
-        identity=identity,
+        identity=Identity(**stored.model_dump()),
         state=row["state"],
         seq=row["seq"],
         started_at=row["started_at"],
-        outcome=None if row["outcome"] is None else read_json(row["outcome"], what=what),
+        outcome=_outcome(row["outcome"], settled=row["state"] != "started", what=what),
         finished_at=row["finished_at"],
         composition=row["composition"],
         wait=row["wait"],
@@ -339,6 +366,7 @@ def changing_wait_values(wait: Wait) -> dict[str, Any]:
 
 
 def read_wait(row: RowMapping, uid: SessionUid) -> Wait:
+    what = f"wait {row['id']}"
     return Wait(
         id=WaitId(row["id"]),
         session=uid,
@@ -347,7 +375,7 @@ def read_wait(row: RowMapping, uid: SessionUid) -> Wait:
         created_at=row["created_at"],
         expires_at=row["expires_at"],
         state=row["state"],
-        answer=None if row["answer"] is None else read_json(row["answer"], what=f"wait {row['id']}"),
+        answer=_outcome(row["answer"], settled=row["state"] == "answered", what=what),
         settled_at=row["settled_at"],
     )
 

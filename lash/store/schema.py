@@ -33,6 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator
 
 from lash.clock import from_micros, to_micros
+from lash.errors import CorruptRecord
 
 metadata = MetaData(
     naming_convention={
@@ -78,7 +79,12 @@ class Micros(TypeDecorator[datetime]):
         return None if value is None else to_micros(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        return None if value is None else from_micros(value)
+        if value is None:
+            return None
+        try:
+            return from_micros(value)
+        except (OverflowError, TypeError):
+            raise CorruptRecord("a stored time", f"{value!r} is no instant") from None
 
 
 # SQLite gives automatic numbers only to a column that is spelled INTEGER PRIMARY KEY.

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from lash.errors import LashError, StoreClosed
+from lash.errors import CorruptData, LashError, StoreClosed
 from lash.store.sql.steps import Settled, Write
 
 R = TypeVar("R")
@@ -70,6 +70,8 @@ class Writer:
     async def _settle_batch(self, batch: Batch, tried: int = 0) -> None:
         try:
             settled = await self._settle([write for write, _ in batch])
+        except CorruptData as error:  # a row of one session: the others must not hear of it
+            await self._settle_apart(batch, tried, error)
         except LashError as error:
             _refuse(batch, error)
         except Exception as error:

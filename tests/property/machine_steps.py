@@ -7,10 +7,13 @@ runs by itself (Postgres) it is a little later, which no rule may notice: leases
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+from hypothesis import HealthCheck, Phase, settings
 from pydantic import JsonValue
 
 from lash.commit import outbox
@@ -46,6 +49,8 @@ from lash.turn import record
 from lash.turn.journal import Finished, Identity, JournalEntry, JournalRecord, Started
 from lash.turn.record import TurnSettlement
 from lash.waits import NewWait
+from tests.contract.stores import postgres_harness
+from tests.postgres import PostgresServer
 
 from . import store_model as plain
 from .store_model import (
@@ -72,6 +77,9 @@ from .store_model import (
     hash_of,
 )
 
+LONG = bool(os.environ.get("LASH_LONG"))
+LONG_ENOUGH = 36000 if LONG else 300
+"""How many seconds a test may take, time to shorten a failing history included."""
 TICK = timedelta(minutes=2)
 AGENTS = ("writer", "reader")
 
@@ -98,6 +106,9 @@ class PlainStore:
             return await getattr(self, method)(*args)
         except LashError as error:
             return Refused(type(error).__name__)
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
 
     async def reopen(self) -> None:
         await self.store.aclose()
@@ -572,6 +583,29 @@ def _settlement(settles: Settling) -> TurnSettlement:
 
 def _parts(parts: tuple[tuple[str, str, bool], ...]) -> StateParts:
     return {name: Changed(text.encode()) if brought else Kept(BlobHash(hash_of(text))) for name, text, brought in parts}
+
+
+def same_histories(count: int) -> settings:
+    """So many histories, the same in every run; with LASH_LONG fifty times as many, others in every run."""
+    return settings(
+        max_examples=count * 50 if LONG else count,
+        derandomize=not LONG,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,) if os.environ.get("NOSHRINK") else (Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@asynccontextmanager
+async def own_postgres(server: PostgresServer) -> AsyncIterator[StoreHarness]:
+    """A database of its own for one history, gone with it: there may be many."""
+    url = server.fresh()
+    try:
+        async with postgres_harness(url) as harness:
+            yield harness
+    finally:
+        server.execute(f"DROP DATABASE {url.database} WITH (FORCE)")
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
-from tests.store.sample import Copy, PostgresSamples, SqliteSamples
+from tests.store.sample import Copy, PostgresCopy, PostgresSamples, SqliteCopy, SqliteSamples
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +17,21 @@ def postgres_samples(request: pytest.FixtureRequest) -> PostgresSamples:
     return PostgresSamples(request.getfixturevalue("postgres"))
 
 
+@pytest.fixture
+def sqlite_copy(sqlite_samples: SqliteSamples) -> SqliteCopy:
+    """A database with one of everything, for this test alone."""
+    return sqlite_samples.copy()
+
+
+@pytest.fixture
+async def postgres_copy(postgres_samples: PostgresSamples) -> AsyncIterator[PostgresCopy]:
+    """A database with one of everything, for this test alone."""
+    async with postgres_samples.copy() as copy:
+        yield copy
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def copy(request: pytest.FixtureRequest) -> Copy:
-    """A database with one of everything, for this test alone."""
-    samples: SqliteSamples | PostgresSamples = request.getfixturevalue(f"{request.param}_samples")
-    return samples.copy()
+    """A database with one of everything, for this test alone, on each kind of database."""
+    made: Copy = request.getfixturevalue(f"{request.param}_copy")
+    return made

@@ -6,12 +6,13 @@ import json
 import shutil
 import sqlite3
 import uuid
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sqlalchemy.engine import URL
+import asyncpg
 
 from lash.commit.outbox import Debt, Owed
 from lash.commit.parts import Changed
@@ -130,9 +131,7 @@ class Copy(Protocol):
     """A database that is one test's own, with a back door."""
 
     sample: Sample
-
-    @property
-    def url(self) -> str: ...
+    url: str
 
     async def open(self) -> Store: ...
 
@@ -148,10 +147,7 @@ class Copy(Protocol):
 class SqliteCopy:
     def __init__(self, path: Path, sample: Sample) -> None:
         self.path, self.sample = path, sample
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.path}"
+        self.url = f"sqlite:///{path}"
 
     async def open(self) -> Store:
         return await open_store(self.url)
@@ -172,31 +168,20 @@ class SqliteCopy:
 
 
 class PostgresCopy:
-    def __init__(self, url: URL, sample: Sample) -> None:
-        self.location, self.sample = url, sample
-
-    @property
-    def url(self) -> str:
-        return self.location.render_as_string(hide_password=False)
+    def __init__(self, url: str, connection: asyncpg.Connection, sample: Sample) -> None:
+        self.url, self.sample = url, sample
+        self._connection = connection
 
     async def open(self) -> Store:
         return await open_store(self.url)
 
     async def execute(self, statement: str) -> None:
-        connection = await connect(self.location)
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
+        await self._connection.execute(statement)
 
     async def dump(self, *, without: int | None = None) -> Dump:
-        connection = await connect(self.location)
-        try:
-            found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-            every = (f"SELECT '{table}', to_jsonb(t)::text FROM {table} t" for (table,) in found)
-            rows = [(table, json.loads(row)) for table, row in await connection.fetch(" UNION ALL ".join(every))]
-        finally:
-            await connection.close()
+        found = await self._connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        every = (f"SELECT '{table}', to_jsonb(t)::text FROM {table} t" for (table,) in found)
+        rows = [(table, json.loads(row)) for table, row in await self._connection.fetch(" UNION ALL ".join(every))]
         return {table: _rows(table, [row for at, row in rows if at == table], without) for (table,) in found}
 
 
@@ -228,21 +213,27 @@ class PostgresSamples:
     """One database on a server, made as good as new for each test. That is quicker than a new one."""
 
     def __init__(self, server: PostgresServer) -> None:
-        self._url = server.fresh()
-        self._sample = in_a_loop_of_its_own(self._build)
+        self.location = server.fresh()
+        self.url = self.location.render_as_string(hide_password=False)
+        self.sample = in_a_loop_of_its_own(self._build)
 
     async def _build(self) -> Sample:
-        async with await open_store(self._url.render_as_string(hide_password=False)) as store:
+        async with await open_store(self.url) as store:
             sample = await build(store)
         keep = [f"CREATE TABLE kept.{table} AS TABLE public.{table}" for table in _TABLES]
-        await execute(self._url, "CREATE SCHEMA kept", *keep)
+        await execute(self.location, "CREATE SCHEMA kept", *keep)
         return sample
 
-    def copy(self) -> PostgresCopy:
+    @asynccontextmanager
+    async def copy(self) -> AsyncIterator[PostgresCopy]:
         restore = [f"DELETE FROM public.{table}" for table in reversed(_TABLES)]
         restore += [f"INSERT INTO public.{table} SELECT * FROM kept.{table}" for table in _TABLES]
-        in_a_loop_of_its_own(lambda: execute(self._url, ";".join(restore)))
-        return PostgresCopy(self._url, self._sample)
+        connection = await connect(self.location)
+        try:
+            await connection.execute(";".join(restore))
+            yield PostgresCopy(self.url, connection, self.sample)
+        finally:
+            await connection.close()
 
 
 _TABLES = [VERSION_TABLE, *(table.name for table in schema.metadata.sorted_tables)]

@@ -249,7 +249,6 @@ async def test_a_count_of_tokens_that_cannot_be_is_refused(copy: Copy, count: in
 
 
 @pytest.mark.parametrize("seq", [HUGE, 2**63, -1, "one"])
-@pytest.mark.xfail(strict=True, reason="check_commit does not look at a node's seq")
 async def test_a_nodes_event_that_cannot_be_is_refused(copy: Copy, seq: object) -> None:
     await all_refused(copy, {"seq": lambda store, s, x: say(store, s, says("hi"), seq=x)}, seq, UsageError)
 
@@ -258,9 +257,7 @@ async def test_a_nodes_event_that_cannot_be_is_refused(copy: Copy, seq: object) 
     "ordinal",
     [
         -1,
-        pytest.param(
-            HUGE, marks=pytest.mark.xfail(strict=True, reason="outbox.stored asks the database for any number")
-        ),
+        HUGE,
     ],
 )
 async def test_a_debt_that_cannot_be_is_not_found(copy: Copy, ordinal: int) -> None:

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 from lash.encoding import canonical
-from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
+from lash.errors import CorruptGraph, CorruptRecord, IdReused, InvalidDelta, NodeNotFound
 from lash.graph.delta import BOUNDARY_LAW
 from lash.graph.nodes import Node
 from lash.graph.session import Head, NewFork, Session
@@ -80,7 +80,7 @@ class MemoryGraph(Creating):
         head, revision = rows.session.head, rows.session.config_revision
         config = rows.document("config", revision)
         if config is None:
-            raise CorruptGraph(f"session {uid} has no config of its current revision {revision}")
+            raise CorruptRecord(f"session {uid}", f"it has no config of its current revision {revision}")
         nodes = tuple(active_path(self.data, head, down_to=head.frame))
         return Snapshot(rows.session, nodes, dict(rows.parts), config, deepcopy(rows.unsettled))
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from lash.errors import BlobMissing, BlobNotFound, InvariantBroken
+from lash.commit.parts import hash_of
+from lash.errors import BlobMissing, BlobNotFound, CorruptRecord, InvariantBroken
 from lash.ids import BlobHash
 from lash.limits import check_blob_hash
 from lash.store import schema
@@ -56,6 +57,8 @@ def get(connection: Connection, blob: BlobHash) -> bytes:
     body = connection.execute(_BODY, {"hash": blob}).scalar_one_or_none()
     if body is None:
         raise BlobNotFound(blob)
+    if hash_of(bytes(body)) != blob:
+        raise CorruptRecord(f"blob {blob}", "its bytes are not those that it was named after")
     return bytes(body)
 
 

@@ -35,8 +35,8 @@ from lash.store.rows import (
     read_turn,
     read_wait,
 )
-from lash.store.sql.blobs import STORED, hold
-from lash.store.sql.graph import boundary, copy_parts, grows_from
+from lash.store.sql.blobs import STORED, hold, numbers_of
+from lash.store.sql.graph import boundary, grows_from, insert_parts
 from lash.store.sql.inbox import update_items
 from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED, Remaining
 from lash.store.sql.sessions import find_row, keep_session, replace_document
@@ -157,11 +157,12 @@ def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
             return Growth(replace(row, revision=revision))
         case MoveHead(to=to):
             begin = yield from boundary(work, row, to)
-            _insert_branch(work, row, revision, grows_from(begin.spot))
+            _insert_branch(work, row, revision, grows_from(begin.place))
             state_set = revision if begin.own_set is None else begin.own_set
             if begin.own_set is None and plan.parts is None:
-                yield from copy_parts(work, row.id, state_set, begin.parts)
-            head = Head(revision, to, begin.spot.depth, begin.frame)
+                numbers = yield from numbers_of(set(begin.parts.values()))
+                insert_parts(work, row.id, state_set, begin.parts, numbers)
+            head = Head(revision, to, begin.place.depth, begin.frame)
             return Growth(replace(_with_head(row, head), branch=revision, state_set=state_set))
         case Append(nodes=nodes):
             new_root = check_append(row.uid, plan.operation, nodes, row.head)
@@ -225,9 +226,7 @@ def _keep_parts(work: Work, row: SessionRow, parts: StateParts | None, numbers: 
     """The number of the state set that holds after the commit: a new one when the plan names its parts."""
     if parts is None:
         return row.state_set
-    for name, part in sorted(parts.items()):
-        values = {"session": row.id, "state_set": row.revision, "name": name, "blob": numbers[part.hash]}
-        work.changes.insert(schema.state_parts, values)
+    insert_parts(work, row.id, row.revision, {name: part.hash for name, part in parts.items()}, numbers)
     return row.revision
 
 

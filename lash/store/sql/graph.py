@@ -6,10 +6,12 @@ node that no commit wrote, a leaf that is not where the head says: each is Corru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, RowMapping, bindparam, select
 
+from lash.encoding import JsonObject
 from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
 from lash.graph.delta import BOUNDARY_LAW
 from lash.graph.graph import Branch, Place, Segment, on_path, segments
@@ -18,10 +20,10 @@ from lash.graph.session import NewFork, Session
 from lash.ids import BlobHash, NodeId, OperationId, SessionUid, node_id, split_node_id
 from lash.limits import check_id, check_name
 from lash.store import schema
-from lash.store.rows import SessionRow, new_session_values, read_json, write_json
+from lash.store.rows import SessionRow, new_session_values, read_object, write_json
 from lash.store.sql.blobs import numbers_of
 from lash.store.sql.questions import BRANCH, BY_UID, COMMIT, DOCUMENT, NODE, PARTS
-from lash.store.sql.sessions import NO_PARENT, begin_documents, find_row, insert_session, require_new
+from lash.store.sql.sessions import NO_PARENT, begin_documents, find_row, insert_session, missing_document, require_new
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to
 
 _SEGMENT = (
@@ -46,17 +48,21 @@ _SEGMENT = (
 )
 
 
-def parent_of(branch: RowMapping | None, spot: Place) -> Place | None:
-    """The node that the branch of ``spot`` grew from; None when it begins at a root."""
+def parent_of(branch: RowMapping | None, place: Place) -> Place | None:
+    """The node that the branch of ``place`` grew from; None when it begins at a root."""
     if branch is None:
-        raise CorruptGraph(f"branch {branch_name(spot)} is on a path and is not stored")
+        raise CorruptGraph(f"branch {branch_name(place)} is on a path and is not stored")
     if branch["parent_session"] is None:
         return None
     return Place(branch["parent_session"], branch["parent_branch"], branch["parent_depth"])
 
 
-def branch_name(spot: Place) -> str:
-    return f"{spot.branch} of session number {spot.origin}"
+def missing_node(place: Place) -> CorruptGraph:
+    return CorruptGraph(f"the node at depth {place.depth} on branch {branch_name(place)} is missing")
+
+
+def branch_name(place: Place) -> str:
+    return f"{place.branch} of session number {place.origin}"
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -74,6 +80,8 @@ def path_to(connection: Connection, leaf: Place, *, down_to: int = 0) -> list[Se
 
 def read_path(connection: Connection, row: SessionRow, *, first: int, last: int | None = None) -> list[Node]:
     """The active path from one depth to another, or to the leaf."""
+    if (row.depth < 0) != (row.leaf is None):
+        raise CorruptGraph(f"the head of session {row.uid} says depth {row.depth} and leaf {row.leaf}")
     first = max(first, 0)
     whole = last is None or last >= row.depth
     end = row.depth if last is None else min(last, row.depth)
@@ -100,18 +108,17 @@ def _read_range(connection: Connection, wanted: Segment, parent: NodeId | None) 
         found.append(_node(row, parent))
         parent, depth = found[-1].id, depth + 1
     if depth <= wanted.last:
-        spot = Place(wanted.origin, wanted.branch, depth)
-        raise CorruptGraph(f"the node at depth {depth} on branch {branch_name(spot)} is missing")
+        raise missing_node(Place(wanted.origin, wanted.branch, depth))
     return found
 
 
 def _node(row: RowMapping, parent: NodeId | None) -> Node:
-    spot = Place(row["session"], row["branch"], row["depth"])
+    place = Place(row["session"], row["branch"], row["depth"])
     ordinal = -1 if row["first_depth"] is None else row["depth"] - row["first_depth"]
     if not 0 <= ordinal < (row["count"] or 0):
-        raise CorruptGraph(f"no commit wrote the node at depth {spot.depth} on branch {branch_name(spot)}")
+        raise CorruptGraph(f"no commit wrote the node at depth {place.depth} on branch {branch_name(place)}")
     if not 0 <= row["frame"] <= row["depth"]:
-        raise CorruptGraph(f"the node at depth {spot.depth} on branch {branch_name(spot)} says frame {row['frame']}")
+        raise CorruptGraph(f"the node at depth {place.depth} on branch {branch_name(place)} says frame {row['frame']}")
     return Node(
         id=node_id(SessionUid(row["uid"]), OperationId(row["operation"]), ordinal),
         parent=parent,
@@ -124,45 +131,54 @@ def _node(row: RowMapping, parent: NodeId | None) -> Node:
     )
 
 
+def read_frame(connection: Connection, row: SessionRow) -> list[Node]:
+    """The nodes of the current frame, which begin with the one that opened it."""
+    nodes = read_path(connection, row, first=row.frame)
+    opened = bool(nodes) and nodes[0].depth == row.frame and nodes[0].opens_frame
+    if row.leaf is not None and not opened:
+        raise CorruptGraph(f"the head of session {row.uid} says that its frame opened at depth {row.frame}")
+    return nodes
+
+
 def read_node(connection: Connection, uid: SessionUid, wanted: NodeId) -> Node:
     row = find_row(connection, uid)
-    spot = find_spot(connection, row, wanted)
-    path = path_to(connection, spot, down_to=max(spot.depth - 1, 0))
+    place = find_place(connection, row, wanted)
+    path = path_to(connection, place, down_to=max(place.depth - 1, 0))
     nodes: list[Node] = []
     for part in path:
         nodes += _read_range(connection, part, nodes[-1].id if nodes else None)
     return nodes[-1]
 
 
-def find_spot(connection: Connection, row: SessionRow, wanted: NodeId) -> Place:
+def find_place(connection: Connection, row: SessionRow, wanted: NodeId) -> Place:
     """Where a node of this session is kept, or one that it inherited."""
-    place = split_node_id(wanted)
-    origin = None if place is None else BY_UID.load(connection, [place[0]]).get(place[0])
-    if place is None or origin is None:
+    named = split_node_id(wanted)
+    origin = None if named is None else BY_UID.load(connection, [named[0]]).get(named[0])
+    if named is None or origin is None:
         raise NodeNotFound(wanted)
-    key = (origin.id, place[1])
+    key = (origin.id, named[1])
     commit = COMMIT.load(connection, [key]).get(key)
-    if commit is None or place[2] >= commit["nodes"]:
+    if commit is None or named[2] >= commit["nodes"]:
         raise NodeNotFound(wanted)
-    spot = Place(origin.id, commit["branch"], commit["first_depth"] + place[2])
-    if origin.id != row.id and not _inherited(connection, row, spot):
+    place = Place(origin.id, commit["branch"], commit["first_depth"] + named[2])
+    if origin.id != row.id and not _inherited(connection, row, place):
         raise NodeNotFound(wanted)
-    return spot
+    return place
 
 
-def _inherited(connection: Connection, row: SessionRow, spot: Place) -> bool:
+def _inherited(connection: Connection, row: SessionRow, place: Place) -> bool:
     begin = parent_of(BRANCH.load(connection, [(row.id, 0)]).get((row.id, 0)), Place(row.id, 0, 0))
-    return begin is not None and on_path(path_to(connection, begin, down_to=0), spot)
+    return begin is not None and on_path(path_to(connection, begin, down_to=0), place)
 
 
 def on_active_path(connection: Connection, uid: SessionUid, wanted: NodeId) -> bool:
     row = find_row(connection, uid)
     try:
-        spot = find_spot(connection, row, wanted)
+        place = find_place(connection, row, wanted)
     except NodeNotFound:
         return False
     leaf = Place(row.id, row.branch, row.depth)
-    return on_path(path_to(connection, leaf, down_to=spot.depth), spot)
+    return on_path(path_to(connection, leaf, down_to=place.depth), place)
 
 
 # -- boundaries, for moving the head and for forking -------------------------------------------------------------------
@@ -175,7 +191,7 @@ class BoundaryNode:
     ``own_set`` is their number when they are a set of the session itself, and need no copy.
     """
 
-    spot: Place
+    place: Place
     frame: int
     parts: dict[str, BlobHash]
     own_set: int | None
@@ -183,47 +199,53 @@ class BoundaryNode:
 
 def boundary(work: Work, row: SessionRow, wanted: NodeId) -> Steps[BoundaryNode]:
     """A commit boundary that the session can reach, else NodeNotFound or InvalidDelta."""
-    place = split_node_id(wanted)
-    if place is None:
+    named = split_node_id(wanted)
+    if named is None:
         raise NodeNotFound(wanted)
-    origin = row if place[0] == row.uid else (yield from answer_to(BY_UID(place[0])))
+    uid, operation, ordinal = named
+    origin = row if uid == row.uid else (yield from answer_to(BY_UID(uid)))
     if origin is None:
         raise NodeNotFound(wanted)
-    commit = yield from answer_to(COMMIT((origin.id, place[1])))
-    if commit is None or place[2] >= commit["nodes"]:
+    commit = yield from answer_to(COMMIT((origin.id, operation)))
+    if commit is None or ordinal >= commit["nodes"]:
         raise NodeNotFound(wanted)
-    spot = Place(origin.id, commit["branch"], commit["first_depth"] + place[2])
+    place = Place(origin.id, commit["branch"], commit["first_depth"] + ordinal)
     if origin.id != row.id:
-        inherited = yield from _is_inherited(row, spot)
+        inherited = yield from _is_inherited(row, place)
         if not inherited:
             raise NodeNotFound(wanted)
-    if place[2] != commit["nodes"] - 1:
+    if ordinal != commit["nodes"] - 1:
         raise InvalidDelta(BOUNDARY_LAW, f"{wanted} is not the last node of a commit")
     state = (origin.id, commit["state_set"])
     if wanted == row.leaf:  # the present parts hold, which a commit without nodes may have changed since
         state = (row.id, row.state_set)
     elif wanted == row.forked_from:  # those that the fork began with
         state = (row.id, 0)
-    node, parts = yield from answers_to(NODE((spot.origin, spot.branch, spot.depth)), PARTS(state))
+    node, parts = yield from answers_to(NODE((place.origin, place.branch, place.depth)), PARTS(state))
     if node is None:
-        raise NodeNotFound(wanted)
-    return BoundaryNode(spot, node["frame"], parts or {}, state[1] if state[0] == row.id else None)
+        raise missing_node(place)
+    return BoundaryNode(place, node["frame"], parts or {}, state[1] if state[0] == row.id else None)
 
 
-def _is_inherited(row: SessionRow, spot: Place) -> Steps[bool]:
+def _is_inherited(row: SessionRow, place: Place) -> Steps[bool]:
     """Whether a foreign node is at or above the point that the session was forked from."""
     here: Place | None = Place(row.id, 0, -1)
+    crossed: set[tuple[int, int]] = set()
     while here is not None:
+        if (here.origin, here.branch) in crossed:
+            raise CorruptGraph(f"branch {branch_name(here)} grew from itself")
+        crossed.add((here.origin, here.branch))
         branch = yield from answer_to(BRANCH((here.origin, here.branch)))
         here = parent_of(branch, here)
-        if here is not None and (here.origin, here.branch) == (spot.origin, spot.branch):
-            return spot.depth <= here.depth
+        if here is not None and (here.origin, here.branch) == (place.origin, place.branch):
+            return place.depth <= here.depth
     return False
 
 
-def copy_parts(work: Work, session: int, state_set: int, parts: dict[str, BlobHash]) -> Steps[None]:
-    """Keep a set of state parts that are stored already."""
-    numbers = yield from numbers_of(set(parts.values()))
+def insert_parts(
+    work: Work, session: int, state_set: int, parts: Mapping[str, BlobHash], numbers: Mapping[BlobHash, int]
+) -> None:
+    """Keep a set of state parts whose bodies are stored."""
     for name, found in sorted(parts.items()):
         row = {"session": session, "state_set": state_set, "name": name, "blob": numbers[found]}
         work.changes.insert(schema.state_parts, row)
@@ -244,17 +266,15 @@ def _fork(work: Work, new: NewFork) -> Steps[Session]:
     if known is None:
         parent = work.session(new.parent)
         begin = yield from boundary(work, parent, new.at)
-        config = yield from answer_to(DOCUMENT((parent.id, "config", parent.config_revision)))
-        if config is None:
-            raise CorruptGraph(f"session {parent.uid} has no config of its current revision {parent.config_revision}")
-        head = {"forked_from": new.at, "leaf": new.at, "depth": begin.spot.depth, "frame": begin.frame}
+        config = yield from _config_of(parent)
+        numbers = yield from numbers_of(set(begin.parts.values()))
+        head = {"forked_from": new.at, "leaf": new.at, "depth": begin.place.depth, "frame": begin.frame}
         values = new_session_values(uid=new.uid, name=new.name, agent=parent.agent, now=work.now, **head)
-        number = yield from insert_session(new.name, values)
+        number = yield from insert_session(new.name, values)  # from here on nothing may be refused any more
         if number is not None:
-            body = read_json(config["body"], what=f"config of session {parent.uid}")
-            begin_documents(work, number, config=body, metadata=new.metadata)
-            work.changes.insert(schema.branches, {"session": number, "branch": 0} | grows_from(begin.spot))
-            yield from copy_parts(work, number, 0, begin.parts)
+            begin_documents(work, number, config=config, metadata=new.metadata)
+            work.changes.insert(schema.branches, {"session": number, "branch": 0} | grows_from(begin.place))
+            insert_parts(work, number, 0, begin.parts, numbers)
         known = yield from answer_to(BY_UID(new.uid))
     row = require_new(known, new.uid)
     if (row.name, row.forked_from) != (new.name, new.at):
@@ -262,7 +282,14 @@ def _fork(work: Work, new: NewFork) -> Steps[Session]:
     return row.session()
 
 
-def grows_from(spot: Place | None) -> dict[str, int | None]:
-    if spot is None:
+def _config_of(row: SessionRow) -> Steps[JsonObject]:
+    found = yield from answer_to(DOCUMENT((row.id, "config", row.config_revision)))
+    if found is None:
+        raise missing_document(row, "config", row.config_revision)
+    return read_object(found["body"], what=f"config of session {row.uid}")
+
+
+def grows_from(place: Place | None) -> dict[str, int | None]:
+    if place is None:
         return dict(NO_PARENT)
-    return {"parent_session": spot.origin, "parent_branch": spot.branch, "parent_depth": spot.depth}
+    return {"parent_session": place.origin, "parent_branch": place.branch, "parent_depth": place.depth}

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from lash.clock import from_micros
-from lash.errors import LashError, MissingExtra, WriteUnknown
+from lash.errors import LashError, MissingExtra, UnsupportedUrl, WriteUnknown
 from lash.store.sql.faults import translated
 from lash.store.sql.questions import LOCKED
 from lash.store.sql.steps import Settled, Write, settle
@@ -22,6 +22,12 @@ from lash.store.writer import Unsettled
 R = TypeVar("R")
 _NOW = text("SELECT lash_now()")
 LOCK_TIMEOUT = "10s"
+_ABANDONED = {"idle_in_transaction_session_timeout": "5s"}
+"""A process that was stopped in the middle of a write must not keep its rows locked for longer than others wait."""
+_SETTINGS = frozenset(
+    ("host", "port", "sslmode", "ssl", "timeout", "command_timeout", "passfile", "target_session_attrs")
+)
+"""What may stand behind the question mark of a URL, besides settings of the server."""
 
 
 class PostgresDatabase:
@@ -103,8 +109,11 @@ def connecting_engine(url: URL) -> AsyncEngine:
     if importlib.util.find_spec("asyncpg") is None:
         raise MissingExtra("Postgres", "postgres")
     query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
-    settings = {"application_name": "lash", "lock_timeout": LOCK_TIMEOUT}
+    settings = {"application_name": "lash", "lock_timeout": LOCK_TIMEOUT, **_ABANDONED}
     settings |= {name: query.pop(name) for name in list(query) if "." in name or name == "application_name"}
+    unknown = sorted(query.keys() - _SETTINGS)
+    if unknown:
+        raise UnsupportedUrl(f"lash does not know the setting {unknown[0]!r} of a Postgres URL")
     if "sslmode" in query:  # libpq's word for what asyncpg calls ssl
         query["ssl"] = query.pop("sslmode")
     return create_async_engine(

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from lash.encoding import JsonObject
 from lash.errors import (
-    CorruptGraph,
+    CorruptRecord,
     IdReused,
     InvariantBroken,
     RevisionMoved,
@@ -25,7 +25,7 @@ from lash.limits import check_id, check_key, check_name, is_name
 from lash.store import schema
 from lash.store.checks import check_filter, check_kind, check_limit, read_cursor
 from lash.store.contract import Opened, Page, SessionFilter
-from lash.store.rows import SessionRow, new_session_values, read_json, read_session, session_values, write_json
+from lash.store.rows import SessionRow, new_session_values, read_object, read_session, session_values, write_json
 from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
 from lash.store.sql.steps import Question, Steps, Work, Write, answer_to
 from lash.turn.record import Turn, ready_at
@@ -177,12 +177,12 @@ def put_document(uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expec
         if revision == expected + 1:
             current = yield from answer_to(DOCUMENT((row.id, kind, revision)))
             if current is not None and current["body"] == text:
-                return Document(revision, read_json(text, what=kind))
+                return Document(revision, read_object(text, what=kind))
         if revision != expected:
             raise RevisionMoved(kind, expected=expected, found=revision)
         after = replace_document(work, row, kind, body)
         work.changes.update(schema.sessions, {"id": row.id}, session_values(after))
-        return Document(revision + 1, read_json(text, what=kind))
+        return Document(revision + 1, read_object(text, what=kind))
 
     return Write((uid,), steps)
 
@@ -254,11 +254,8 @@ def page(connection: Connection, where: SessionFilter, after: str | None, limit:
     return Page(tuple(row.session() for row in rows), str(rows[-1].id) if len(found) > limit else None)
 
 
-def present_config(connection: Connection, row: SessionRow) -> Document:
-    try:
-        return document(connection, row.uid, "config", row.config_revision)
-    except RevisionMoved:
-        raise CorruptGraph(f"session {row.uid} has no config of its current revision {row.config_revision}") from None
+def missing_document(row: SessionRow, kind: DocumentKind, revision: int) -> CorruptRecord:
+    return CorruptRecord(f"session {row.uid}", f"it has no {kind} of its current revision {revision}")
 
 
 def document(connection: Connection, uid: SessionUid, kind: DocumentKind, revision: int | None) -> Document:
@@ -268,6 +265,8 @@ def document(connection: Connection, uid: SessionUid, kind: DocumentKind, revisi
     wanted = current if revision is None else revision
     key = (row.id, kind, wanted)
     found = DOCUMENT.load(connection, [key]).get(key) if 0 <= wanted <= current else None
+    if found is None and wanted == current:
+        raise missing_document(row, kind, current)
     if found is None:
         raise RevisionMoved(kind, expected=wanted, found=current)
-    return Document(wanted, read_json(found["body"], what=f"{kind} of session {uid}"))
+    return Document(wanted, read_object(found["body"], what=f"{kind} of session {uid}"))

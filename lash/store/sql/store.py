@@ -114,9 +114,9 @@ class SqlStore:
             row = sessions.find_row(connection, uid)
             return Snapshot(
                 session=row.session(),
-                nodes=tuple(graph.read_path(connection, row, first=row.frame)),
+                nodes=tuple(graph.read_frame(connection, row)),
                 parts=commits.parts(connection, row),
-                config=sessions.present_config(connection, row),
+                config=sessions.document(connection, uid, "config", None),
                 turn=turns.find_unsettled(connection, row),
             )
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, select
 
 from lash import lease as leases
-from lash.errors import OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled, WaitNotFound
+from lash.errors import CorruptRecord, OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled, WaitNotFound
 from lash.ids import ItemId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox import taking
 from lash.inbox.items import Boundary, InboxItem
@@ -89,8 +89,16 @@ def _take_over(work: Work, row: SessionRow, opening: TurnOpening, turn: Turn) ->
     update_turn(work, row, taken_up)
     found = yield from answer_to(TAKEN((row.id, turn.id)))
     items = tuple(read_item(item, row.uid) for item in found or ())
+    _require_items(turn, items)
     after = row.with_lease(leases.record_of(acquired.lease))
     return OpenedTurn(acquired=acquired, turn=taken_up, items=items, fresh=repeated), after
+
+
+def _require_items(turn: Turn, items: Sequence[InboxItem]) -> None:
+    """A turn is handed on with exactly what it took, or not at all."""
+    differing = sorted(set(turn.items) ^ {item.id for item in items})
+    if differing:
+        raise CorruptRecord(f"turn {turn.id}", f"item {differing[0]} is not among what it took, or is lost")
 
 
 def _open_fresh(
@@ -188,6 +196,9 @@ def _recorded_items(row: SessionRow, entry: JournalEntry) -> Steps[tuple[InboxIt
         case _:
             raise OutcomeRecorded(entry.key)
     found = yield from answers_to_each([ITEM((row.id, item)) for item in ids])
+    lost = [item for item in ids if (row.id, item) not in found]
+    if lost:
+        raise CorruptRecord(f"journal entry {entry.key!r}", f"item {lost[0]} that it took is not stored")
     return tuple(read_item(found[row.id, item], row.uid) for item in ids)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, or_, select
 
+from lash.errors import CorruptGraph
 from lash.store import schema
 from lash.store.contract import Vacuumed
 
@@ -131,7 +132,11 @@ def _upwards(
     parents: dict[tuple[int, int], tuple[int, int, int]], place: tuple[int, int, int]
 ) -> Iterator[tuple[int, int, int]]:
     here: tuple[int, int, int] | None = place
+    crossed: set[tuple[int, int]] = set()
     while here is not None:
+        if here[:2] in crossed:
+            raise CorruptGraph(f"branch {here[1]} of session number {here[0]} grew from itself")
+        crossed.add(here[:2])
         yield here
         here = parents.get(here[:2])
 
