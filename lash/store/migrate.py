@@ -7,6 +7,7 @@ one, the processes.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -39,6 +40,7 @@ def config(connection: Connection | None = None) -> Config:
     return found
 
 
+@cache
 def head() -> str:
     """The newest revision that this lash knows."""
     newest = ScriptDirectory.from_config(config()).get_current_head()

@@ -592,7 +592,7 @@ def same_histories(count: int) -> settings:
         derandomize=not LONG,
         database=None,
         deadline=None,
-        phases=(Phase.generate,) if os.environ.get("NOSHRINK") else (Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
 
