@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv run test check clean
+.PHONY: venv run test test-long check clean
 
 venv: .venv/installed
 
@@ -25,6 +25,10 @@ check: venv
 
 test: venv
 	$(BIN)/python -m pytest -n 2 -p tests.areas
+
+# The same histories as in `test`, fifty times as many.
+test-long: venv
+	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property --timeout 3600
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
