@@ -51,9 +51,8 @@ def head() -> str:
 
 def revision(connection: Connection) -> str | None:
     """The database's revision; None when it has none of our tables."""
-    tables = set(inspect(connection).get_table_names())
-    if VERSION_TABLE not in tables:
-        ours = sorted(tables & set(schema.metadata.tables))
+    if not inspect(connection).has_table(VERSION_TABLE):
+        ours = sorted(set(inspect(connection).get_table_names()) & set(schema.metadata.tables))
         if ours:
             raise ForeignDatabase(
                 f"the database has tables named {', '.join(ours)} that lash did not make; use another database"

@@ -60,20 +60,21 @@ class SqliteHarness:
 class PostgresHarness:
     """Time passes by itself, and faster when the offset row that this harness alone names is moved."""
 
-    def __init__(self, url: URL, clock: str, connection: asyncpg.Connection) -> None:
-        self._url = url.update_query_dict({"lash.clock": clock})
-        self._clock = clock
-        self._connection = connection
+    def __init__(self, url: URL) -> None:
+        self._clock = uuid.uuid4().hex
+        self._database = url
+        self._connection: asyncpg.Connection | None = None
 
     @property
     def url(self) -> str:
-        return self._url.render_as_string(hide_password=False)
+        return self._database.update_query_dict({"lash.clock": self._clock}).render_as_string(hide_password=False)
 
     async def open(self) -> Store:
         return await open_store(self.url)
 
     async def advance(self, by: timedelta) -> None:
-        await self._connection.execute(
+        connection = await self._connected()
+        await connection.execute(
             "INSERT INTO lash_clock_offsets (name, micros) VALUES ($1, $2)"
             " ON CONFLICT (name) DO UPDATE SET micros = lash_clock_offsets.micros + excluded.micros",
             self._clock,
@@ -81,17 +82,25 @@ class PostgresHarness:
         )
 
     async def now(self) -> datetime:
-        return from_micros(await self._connection.fetchval("SELECT lash_now()"))
+        return from_micros(await (await self._connected()).fetchval("SELECT lash_now()"))
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None:
+            self._connection = await connect(self._database, **{"lash.clock": self._clock})
+        return self._connection
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
 
 
 @asynccontextmanager
 async def postgres_harness(url: URL) -> AsyncIterator[PostgresHarness]:
-    clock = uuid.uuid4().hex
-    connection = await connect(url, **{"lash.clock": clock})
+    harness = PostgresHarness(url)
     try:
-        yield PostgresHarness(url, clock, connection)
+        yield harness
     finally:
-        await connection.close()
+        await harness.aclose()
 
 
 class OnEveryStore:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from lash.clock import from_micros
-from lash.errors import LashError, MissingExtra, UnsupportedUrl, WriteUnknown
+from lash.errors import LashError, MissingExtra, StoreUnavailable, UnsupportedUrl, WriteUnknown
 from lash.store.sql.faults import translated
 from lash.store.sql.questions import LOCKED
 from lash.store.sql.steps import Settled, Write, settle
@@ -82,6 +82,14 @@ class PostgresDatabase:
             await connection.close()
 
     async def read(self, look: Callable[[Connection], R]) -> R:
+        try:
+            return await self._look(look)
+        except StoreUnavailable:
+            # Perhaps a connection that died while it lay in the pool. Asking each one how it is would cost every read
+            # three round trips; the failure has emptied the pool, so the next attempt meets a server or nobody.
+            return await self._look(look)
+
+    async def _look(self, look: Callable[[Connection], R]) -> R:
         with translated(self.where):
             async with self._readers.connect() as connection:
                 return await connection.run_sync(look)
@@ -118,7 +126,6 @@ def connecting_engine(url: URL) -> AsyncEngine:
         query["ssl"] = query.pop("sslmode")
     return create_async_engine(
         url.set(drivername="postgresql+asyncpg", query=query),
-        pool_pre_ping=True,
         connect_args={"server_settings": settings},
     )
 
