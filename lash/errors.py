@@ -6,13 +6,13 @@
     │   ├── InvalidDelta        the graph cannot grow that way (says which law)
     │   ├── UnsettledItems      a commit must settle exactly the items of its turn
     │   ├── PartMissing         a commit refers to a state part that is not there
-    │   ├── BlobMissing         a commit refers to a blob that is not there
+    │   ├── BlobMissing         an item or a commit refers to a blob that is not there
     │   └── EvidenceMissing     a turn cannot be cancelled without a cancel request
     ├── NotFound                it is not there; check what you ask for
     │   ├── SessionNotFound  NodeNotFound  TurnNotFound  WaitNotFound  BlobNotFound  OutboxNotFound
     │   └── SessionDeleted      it was there; open a new one
     ├── Conflict                reload and decide again
-    │   ├── SessionExists  RevisionMoved  HeadMoved  StaleBranch
+    │   ├── SessionExists  RevisionMoved  HeadMoved
     │   ├── KeyReused  IdReused  OperationReused
     │   ├── TurnUnsettled  TurnSettled  TurnParked  TurnCancelRequested
     │   └── ReplayMismatch  OutcomeRecorded
@@ -22,7 +22,7 @@
     │   └── StoreLocked  DiskFull  StoreClosed  WriteUnknown
     ├── WiringError             change the set-up
     │   ├── UnsupportedUrl  MissingExtra  AccessDenied  ReadOnlyStore  NetworkFileSystem
-    │   └── DatabaseMissing  DatabaseTooOld  RuntimeTooOld  ForeignDatabase
+    │   └── DatabaseMissing  DatabaseTooOld  RuntimeTooOld  ForeignDatabase  BrokenInstallation
     ├── CorruptData             stop and look: what is stored is not what was written
     │   ├── CorruptFile  CorruptGraph  CorruptRecord
     │   └── RecordVersionMissing  RecordVersionMalformed  RecordVersionUnsupported
@@ -41,7 +41,6 @@ from typing import ClassVar
 from lash.ids import (
     BlobHash,
     ItemId,
-    NodeId,
     OperationId,
     OwnerId,
     ReplayKey,
@@ -116,7 +115,7 @@ class TooLarge(UsageError):
     code = "usage.too_large"
 
     def __init__(self, what: str, *, size: int, limit: int) -> None:
-        super().__init__(f"{what} has {size:,} bytes; at most {limit:,} are kept. Put large content into a blob")
+        super().__init__(f"{what} has {size:,} bytes or more; at most {limit:,} are kept. Split it, or use blobs")
         self.what, self.size, self.limit = what, size, limit
 
 
@@ -159,7 +158,7 @@ class BlobMissing(UsageError):
     code = "usage.blob_missing"
 
     def __init__(self, found: BlobHash) -> None:
-        super().__init__(f"the commit refers to blob {found[:12]}…, which is not stored; put it again, then commit")
+        super().__init__(f"blob {found[:12]}… is referred to and not stored; put it, then repeat the call")
         self.hash = found
 
 
@@ -280,14 +279,6 @@ class HeadMoved(Conflict):
         self.session, self.expected, self.found = session, expected, found
 
 
-class StaleBranch(Conflict):
-    code = "conflict.stale_branch"
-
-    def __init__(self, node: NodeId) -> None:
-        super().__init__(f"node {node} is no longer on the active path; reload and decide again")
-        self.node = node
-
-
 class KeyReused(Conflict):
     code = "conflict.key_reused"
 
@@ -380,7 +371,9 @@ class SessionBusy(TryAgain):
     code = "try_again.session_busy"
 
     def __init__(self, session: SessionUid, *, holder: OwnerId, expires_at: datetime) -> None:
-        super().__init__(f"session {session} is driven by {holder} until {expires_at.isoformat()}; wait or attach")
+        super().__init__(
+            f"session {session} is driven by {holder} until {expires_at.isoformat()}; wait, then try again"
+        )
         self.session, self.holder, self.expires_at = session, holder, expires_at
 
 
@@ -494,6 +487,12 @@ class ForeignDatabase(WiringError):
     """The database has tables of our names that we did not make."""
 
     code = "wiring.foreign_database"
+
+
+class BrokenInstallation(WiringError):
+    """Files of lash itself are missing or wrong; install it again."""
+
+    code = "wiring.broken_installation"
 
 
 # -- stop and look -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 import warnings
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import asyncpg
+import psutil
 from sqlalchemy.engine import URL, make_url
 
 from lash.store import migrate
@@ -107,6 +109,6 @@ def running_server(folder: Path) -> Iterator[URL]:
     try:
         yield url
     finally:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.suppress(psutil.NoSuchProcess):
             warnings.simplefilter("ignore")
-            server.cleanup()
+            server.cleanup()  # a test may have stopped the server itself

@@ -12,7 +12,6 @@ from lash.ids import NodeId
 INITIAL = "initial"
 RESET = "reset"
 COMPACTION = "compaction"
-CONTINUE_AS = "continue_as"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ what a store promises, ``memory/`` shows it in plain Python, ``sql/`` keeps it i
 Exported here: the contract, the stores, and every value that the contract speaks of.
 """
 
+from lash.clock import Clock, SystemClock
 from lash.commit.outbox import Debt, Owed
 from lash.commit.parts import Changed, Kept, StateParts
 from lash.commit.plan import CommitPlan, CommitReceipt
@@ -94,6 +95,7 @@ __all__ = [
     "CancelRequested",
     "Cancelled",
     "Changed",
+    "Clock",
     "Command",
     "CommitPlan",
     "CommitReceipt",
@@ -166,6 +168,7 @@ __all__ = [
     "Started",
     "StateParts",
     "Store",
+    "SystemClock",
     "Text",
     "These",
     "Tokens",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from typing import get_args
 
 from lash.commit.outbox import DEBT_KEY, Debt, decode_owed
 from lash.commit.plan import CommitPlan, check_plan
@@ -14,7 +15,7 @@ from lash.graph.delta import Append
 from lash.graph.session import DOCUMENT_KINDS
 from lash.ids import ReplayKey
 from lash.inbox.cancelling import From, Selection, These
-from lash.inbox.items import NewItem, check_item, encode_body
+from lash.inbox.items import Boundary, NewItem, check_item, encode_body
 from lash.limits import check_blob_hash, check_id, check_key, check_owner, check_size, check_ttl
 from lash.store.contract import SessionFilter, TurnOpening
 from lash.turn.journal import Finished, Identity, JournalRecord
@@ -104,6 +105,11 @@ def _check_text(where: str, text: str) -> None:
     check_size(where, utf8_size(text, what=where))
     if "\0" in text:
         raise InvalidValue(where, f"character {text.index(chr(0))} is NUL, which cannot be stored")
+
+
+def check_checkpoint(checkpoint: str) -> None:
+    if checkpoint not in get_args(Boundary):
+        raise InvalidValue("checkpoint", f"{checkpoint!r} is none of {', '.join(get_args(Boundary))}")
 
 
 def check_effect(key: ReplayKey, identity: Identity) -> None:

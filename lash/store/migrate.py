@@ -7,6 +7,7 @@ one, the processes.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, text
 
 import lash
-from lash.errors import CorruptData, DatabaseMissing, DatabaseTooOld, ForeignDatabase, RuntimeTooOld
+from lash.errors import BrokenInstallation, CorruptData, DatabaseMissing, DatabaseTooOld, ForeignDatabase, RuntimeTooOld
 from lash.store import schema
 from lash.version import VERSION
 
@@ -44,8 +45,8 @@ def config(connection: Connection | None = None) -> Config:
 def head() -> str:
     """The newest revision that this lash knows."""
     newest = ScriptDirectory.from_config(config()).get_current_head()
-    if newest is None:
-        raise CorruptData(f"there are no migrations in {migrations()}; install lash again")
+    if newest is None or not newest.isdigit():
+        raise BrokenInstallation(f"the newest migration in {migrations()} is {newest!r}; a revision is a number")
     return newest
 
 
@@ -97,6 +98,8 @@ def meta(connection: Connection, name: str) -> str:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    if not all(part.isdigit() for part in version.split(".")):
+    """A version as numbers that compare. What comes after a release's own, as in 0.2.0rc1, is left out."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if numbers is None:
         raise CorruptData(f"{version!r} is no version of lash; restore a backup")
-    return tuple(int(part) for part in version.split("."))
+    return tuple(int(number) for number in numbers.groups())

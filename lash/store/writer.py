@@ -45,6 +45,7 @@ class Writer:
         self._settle = settle
         self._queue: deque[tuple[Write[Any], asyncio.Future[Settled[Any]]]] = deque()
         self._busy: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
         self._closed = False
 
     async def write(self, write: Write[R]) -> R:
@@ -56,16 +57,26 @@ class Writer:
             self._busy = asyncio.create_task(self._drain(), name="lash-writer")
         return (await answer).unwrap()
 
+    async def alone(self, change: Callable[[], Awaitable[R]]) -> R:
+        """Run a change that is no batch of writes, when no batch is being settled."""
+        if self._closed:
+            raise StoreClosed("this store was closed; open it again")
+        async with self._turn:
+            return await change()
+
     async def aclose(self) -> None:
         """Take nothing new, settle what was submitted, then stop."""
         self._closed = True
         if self._busy is not None:
             await self._busy
+        async with self._turn:
+            pass
 
     async def _drain(self) -> None:
         while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
-            await self._settle_batch(batch)
+            async with self._turn:
+                batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+                await self._settle_batch(batch)
 
     async def _settle_batch(self, batch: Batch, tried: int = 0) -> None:
         try:

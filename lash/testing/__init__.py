@@ -15,13 +15,14 @@ except ImportError:
 pytest.register_assert_rewrite("lash.testing.contract", "lash.testing.builders")
 
 from lash.testing.clock import ManualClock  # noqa: E402
-from lash.testing.faults import DIE_BEFORE, LOSE_ANSWER, Died, FaultyStore, Refuse, Slow, faulty  # noqa: E402
+from lash.testing.faults import DIE_BEFORE, LOSE_ANSWER, Died, Faulty, FaultyStore, Refuse, Slow, faulty  # noqa: E402
 from lash.testing.harness import StoreContract, StoreHarness, opened  # noqa: E402
 
 __all__ = [
     "DIE_BEFORE",
     "LOSE_ANSWER",
     "Died",
+    "Faulty",
     "FaultyStore",
     "ManualClock",
     "Refuse",

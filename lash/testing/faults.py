@@ -12,7 +12,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self, cast
+from typing import Literal, Protocol, Self, cast
 
 from lash.errors import LashError, StoreUnavailable, UsageError
 from lash.store.contract import Store
@@ -117,6 +117,14 @@ class FaultyStore:
         await self._store.__aexit__(*exc)
 
 
-def faulty(store: Store, plan: Plan) -> Store:
-    """A FaultyStore where a Store is wanted."""
-    return cast(Store, FaultyStore(store, plan))
+class Faulty(Store, Protocol):
+    """A store that fails as planned, with what a test may ask it afterwards."""
+
+    calls: Counter[str]
+
+    def unreached(self) -> list[tuple[str, int]]: ...
+
+
+def faulty(store: Store, plan: Plan) -> Faulty:
+    """A FaultyStore as the type checker sees it: a Store that can be asked what happened."""
+    return cast(Faulty, FaultyStore(store, plan))

@@ -180,10 +180,10 @@ def test_an_error_keeps_its_facts(error: type[LashError]) -> None:
 
 
 NEXT_STEPS = {
-    "TooLarge": "Put large content into a blob",
+    "TooLarge": "Split it, or use blobs",
     "UnsettledItems": "must complete or give back exactly the items it took",
     "PartMissing": "send its body",
-    "BlobMissing": "put it again, then commit",
+    "BlobMissing": "put it, then repeat the call",
     "EvidenceMissing": "call request_cancel before you commit",
     "SessionNotFound": "create it, or list the names that exist",
     "SessionDeleted": "open the name again",
@@ -195,7 +195,6 @@ NEXT_STEPS = {
     "SessionExists": "open it, or choose another name",
     "RevisionMoved": "read it and decide again",
     "HeadMoved": "reload and retry",
-    "StaleBranch": "reload and decide again",
     "KeyReused": "use a new key",
     "IdReused": "mint a new id",
     "OperationReused": "was committed with other content; use a new id",
@@ -205,7 +204,7 @@ NEXT_STEPS = {
     "TurnCancelRequested": "commit it as cancelled with that request",
     "ReplayMismatch": "settle the turn as failed, or run the code that recorded it",
     "OutcomeRecorded": "read the journal and go on from that",
-    "SessionBusy": "wait or attach",
+    "SessionBusy": "wait, then try again",
     "LeaseLost": "acquire it again and reload",
     "MissingExtra": "pip install 'lash[postgres]'",
     "NetworkFileSystem": "use a local disk, or Postgres",

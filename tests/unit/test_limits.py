@@ -142,7 +142,7 @@ def test_a_larger_size_is_refused_with_both_numbers_and_the_way_out() -> None:
     with pytest.raises(TooLarge) as refused:
         check_size("a part", 1_234_567, 1_000_000)
     assert str(refused.value) == (
-        "a part has 1,234,567 bytes; at most 1,000,000 are kept. Put large content into a blob"
+        "a part has 1,234,567 bytes or more; at most 1,000,000 are kept. Split it, or use blobs"
     )
     assert (refused.value.size, refused.value.limit) == (1_234_567, 1_000_000)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from lash.clock import Clock
+from lash.clock import Clock, SystemClock
 from lash.errors import SessionDeleted, SessionNotFound, StoreClosed
 from lash.ids import SessionUid
 from lash.store.checks import check_limit, read_cursor
@@ -23,8 +23,8 @@ class Handle:
     """What the parts of a MemoryStore stand on. Each operation reaches the rows through ``data``, so that a closed
     handle refuses them all."""
 
-    def __init__(self, *, clock: Clock, data: MemoryData | None = None) -> None:
-        self._clock = clock
+    def __init__(self, *, clock: Clock | None = None, data: MemoryData | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._data = MemoryData() if data is None else data
         self._closed = False
 

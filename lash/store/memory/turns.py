@@ -16,6 +16,7 @@ from lash.lease import Acquired, ExecutionLease, LeaseRecord
 from lash.limits import check_id, check_owner, check_ttl
 from lash.store.checks import (
     check_agents,
+    check_checkpoint,
     check_effect,
     check_limit,
     check_opening,
@@ -94,6 +95,7 @@ class MemoryTurns(Admitting, Waiting):
     async def take(
         self, lease: ExecutionLease, turn: TurnId, checkpoint: Boundary, *, key: ReplayKey, identity: Identity
     ) -> tuple[InboxItem, ...]:
+        check_checkpoint(checkpoint)
         check_effect(key, identity)
         now = self.now()
         with self.changing(lease.session, now) as rows:

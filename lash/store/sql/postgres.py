@@ -24,10 +24,9 @@ _NOW = text("SELECT lash_now()")
 LOCK_TIMEOUT = "10s"
 _ABANDONED = {"idle_in_transaction_session_timeout": "5s"}
 """A process that was stopped in the middle of a write must not keep its rows locked for longer than others wait."""
-_SETTINGS = frozenset(
-    ("host", "port", "sslmode", "ssl", "timeout", "command_timeout", "passfile", "target_session_attrs")
-)
-"""What may stand behind the question mark of a URL, besides settings of the server."""
+_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_SETTINGS = ("application_name", "host", "port", "sslmode", "timeout")
+"""What may stand behind the question mark of a URL, besides settings of the server, which have a dot in their name."""
 
 
 class PostgresDatabase:
@@ -117,17 +116,27 @@ def connecting_engine(url: URL) -> AsyncEngine:
     if importlib.util.find_spec("asyncpg") is None:
         raise MissingExtra("Postgres", "postgres")
     query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
-    settings = {"application_name": "lash", "lock_timeout": LOCK_TIMEOUT, **_ABANDONED}
-    settings |= {name: query.pop(name) for name in list(query) if "." in name or name == "application_name"}
-    unknown = sorted(query.keys() - _SETTINGS)
-    if unknown:
-        raise UnsupportedUrl(f"lash does not know the setting {unknown[0]!r} of a Postgres URL")
-    if "sslmode" in query:  # libpq's word for what asyncpg calls ssl
-        query["ssl"] = query.pop("sslmode")
-    return create_async_engine(
-        url.set(drivername="postgresql+asyncpg", query=query),
-        connect_args={"server_settings": settings},
-    )
+    server = {"application_name": "lash", "lock_timeout": LOCK_TIMEOUT, **_ABANDONED}
+    server |= {name: query.pop(name) for name in list(query) if "." in name or name == "application_name"}
+    arguments: dict[str, Any] = {"server_settings": server}
+    for name in list(query):
+        match name:
+            case "host" | "port":  # for SQLAlchemy, which knows them
+                _check(name, name != "port" or query[name].isdigit(), "a number")
+            case "sslmode":
+                _check(name, query[name] in _SSL, f"one of {', '.join(_SSL)}")
+                arguments["ssl"] = query.pop(name)
+            case "timeout":
+                _check(name, query[name].isdigit() and int(query[name]) > 0, "a number of seconds")
+                arguments["timeout"] = int(query.pop(name))
+            case _:
+                raise UnsupportedUrl(f"a Postgres URL has no setting {name!r}; it may have {', '.join(_SETTINGS)}")
+    return create_async_engine(url.set(drivername="postgresql+asyncpg", query=query), connect_args=arguments)
+
+
+def _check(name: str, holds: bool, rule: str) -> None:
+    if not holds:
+        raise UnsupportedUrl(f"the setting {name!r} of a Postgres URL is {rule}")
 
 
 def shown(url: URL) -> str:

@@ -165,7 +165,6 @@ _PARTS = (
         schema.state_parts.c.session,
         schema.state_parts.c.state_set,
         schema.state_parts.c.name,
-        schema.state_parts.c.blob,
         schema.blobs.c.hash,
     )
     .join_from(schema.state_parts, schema.blobs, schema.blobs.c.id == schema.state_parts.c.blob)

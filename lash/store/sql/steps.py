@@ -254,7 +254,7 @@ def _decide(
 
 
 def _answer(connection: Connection, asks: Iterable[Ask[Any, Any]]) -> dict[Question[Any, Any], Mapping[Hashable, Any]]:
-    """One statement for each kind of question. Keys are sorted, so that all who lock or insert do so in one order."""
+    """One statement for each kind of question. Those that write sort their keys, so that all insert in one order."""
     by_question: dict[Question[Any, Any], dict[Hashable, None]] = defaultdict(dict)
     for ask in asks:
         by_question[ask.question][ask.key] = None

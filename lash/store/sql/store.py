@@ -47,7 +47,8 @@ from lash.store.contract import (
     TurnOpening,
     Vacuumed,
 )
-from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, sessions, turns, vacuum, waits
+from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, sessions, turns, vacuum
+from lash.store.sql import waits as sql_waits
 from lash.store.sql.database import Database
 from lash.store.writer import Unsettled, Writer
 from lash.turn.journal import Identity, JournalEntry, JournalRecord
@@ -213,33 +214,33 @@ class SqlStore:
     # -- waits ---------------------------------------------------------------------------------------------------------
 
     async def open_wait(self, uid: SessionUid, wait: NewWait) -> str:
-        await self._writer.write(waits.open_wait(uid, wait))
+        await self._writer.write(sql_waits.open_wait(uid, wait))
         return wait_rules.sign(wait.id, self._secret)
 
     async def wait_key(self, uid: SessionUid, wait: WaitId) -> str:
-        await self._read(lambda connection: waits.find(connection, uid, wait))
+        await self._read(lambda connection: sql_waits.find(connection, uid, wait))
         return wait_rules.sign(wait, self._secret)
 
     async def answer(self, key: str, value: JsonValue) -> Answered:
         self._check_open()
         wait = wait_rules.verify(key, self._secret)
-        uid = await self._read(lambda connection: waits.session_of(connection, wait))
-        return await self._writer.write(waits.answer(uid, wait, value))
+        uid = await self._read(lambda connection: sql_waits.session_of(connection, wait))
+        return await self._writer.write(sql_waits.answer(uid, wait, value))
 
     async def wait(self, uid: SessionUid, wait: WaitId) -> Wait:
         return await self._read(
-            lambda connection: waits.find(connection, uid, wait).as_of(self._database.now(connection))
+            lambda connection: sql_waits.find(connection, uid, wait).as_of(self._database.now(connection))
         )
 
     async def waits(self, uid: SessionUid) -> list[Wait]:
         def look(connection: Connection) -> list[Wait]:
             now = self._database.now(connection)
-            return [wait.as_of(now) for wait in waits.of_session(connection, uid)]
+            return [wait.as_of(now) for wait in sql_waits.of_session(connection, uid)]
 
         return await self._read(look)
 
-    async def revoke(self, uid: SessionUid, waits_: Sequence[WaitId]) -> list[Wait]:
-        return await self._writer.write(waits.revoke(uid, waits_))
+    async def revoke(self, uid: SessionUid, waits: Sequence[WaitId]) -> list[Wait]:
+        return await self._writer.write(sql_waits.revoke(uid, waits))
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ class SqlStore:
             return report
 
         try:
-            return await self._database.transact(change)
+            return await self._writer.alone(lambda: self._database.transact(change))
         except _DryRun as dry:
             return dry.report
         except Unsettled as error:

@@ -16,7 +16,15 @@ from lash.inbox.items import Boundary, InboxItem
 from lash.lease import Acquired, ExecutionLease
 from lash.limits import check_id
 from lash.store import schema
-from lash.store.checks import check_effect, check_opening, check_reason, check_record, check_time, check_wait
+from lash.store.checks import (
+    check_checkpoint,
+    check_effect,
+    check_opening,
+    check_reason,
+    check_record,
+    check_time,
+    check_wait,
+)
 from lash.store.contract import CancelRequested, OpenedTurn, TurnOpening
 from lash.store.rows import (
     SessionRow,
@@ -149,9 +157,13 @@ def _acquired(work: Work, row: SessionRow, opening: TurnOpening) -> Acquired | N
 
 
 def driven_turn(row: SessionRow, lease: ExecutionLease, turn: TurnId) -> Steps[Turn]:
+    unsettled = yield from unsettled_turn(row)
+    return require_driven(row, lease, turn, unsettled)
+
+
+def require_driven(row: SessionRow, lease: ExecutionLease, turn: TurnId, unsettled: Turn | None) -> Turn:
     """The turn, which its owner must be driving: the lease held, the turn unsettled and not asleep."""
     leases.require(row.lease, lease)
-    unsettled = yield from unsettled_turn(row)
     if unsettled is None or unsettled.id != turn:
         raise TurnSettled(turn)
     if unsettled.state == "parked":
@@ -162,6 +174,7 @@ def driven_turn(row: SessionRow, lease: ExecutionLease, turn: TurnId) -> Steps[T
 def take(
     lease: ExecutionLease, turn: TurnId, checkpoint: Boundary, *, key: ReplayKey, identity: Identity
 ) -> Write[tuple[InboxItem, ...]]:
+    check_checkpoint(checkpoint)
     check_effect(key, identity)
 
     def steps(work: Work) -> Steps[tuple[InboxItem, ...]]:
@@ -272,22 +285,26 @@ def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: da
 
     def steps(work: Work) -> Steps[Turn]:
         row = work.session(lease.session)
-        unsettled = yield from unsettled_turn(row)
-        if record.parked_by(unsettled, turn, lease, row.lease):
-            return unsettled
-        driven = yield from driven_turn(row, lease, turn)
-        found = yield from answers_to_each([WAIT((wait,)) for wait in waits])
-        if any((wait,) not in found or found[wait,]["session"] != row.id for wait in waits):
-            raise WaitNotFound
-        cancel = yield from answer_to(UNSETTLED(row.id))
-        named = [read_wait(found[wait,], row.uid).as_of(work.now) for wait in waits]
-        asked_to_stop = cancel is not None and cancel["cancel_request"] is not None
-        parked = record.park(driven, record.sleeps_until(named, until, now=work.now, cancelled=asked_to_stop))
+        found = yield from answer_to(UNSETTLED(row.id))
+        unsettled = None if found is None else read_turn(found, row.uid)
+        if unsettled is not None and record.parked_by(unsettled.turn, turn, lease, row.lease):
+            return unsettled.turn
+        driven = require_driven(row, lease, turn, None if unsettled is None else unsettled.turn)
+        cancelled = unsettled is not None and unsettled.cancel is not None
+        named = yield from _named_waits(row, waits, work.now)
+        parked = record.park(driven, record.sleeps_until(named, until, now=work.now, cancelled=cancelled))
         update_turn(work, row, parked)
         keep_session(work, row, row.with_lease(leases.release(row.lease, lease)), was=driven, turn=parked)
         return parked
 
     return Write((lease.session,), steps)
+
+
+def _named_waits(row: SessionRow, waits: Sequence[WaitId], now: datetime) -> Steps[list[Wait]]:
+    found = yield from answers_to_each([WAIT((wait,)) for wait in waits])
+    if any((wait,) not in found or found[wait,]["session"] != row.id for wait in waits):
+        raise WaitNotFound
+    return [read_wait(found[wait,], row.uid).as_of(now) for wait in waits]
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lash.errors import (
+    InvalidValue,
     LeaseLost,
     ReplayMismatch,
     TurnParked,
@@ -226,6 +227,14 @@ class TakingContract(StoreContract):
         async with opened(harness) as other:
             again = await take_over(harness, other, uid)
             assert texts_of(await take_at(other, again)) == ["first"]
+
+    async def test_a_checkpoint_that_there_is_not_is_refused(self, store: Store) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        await store.admit(uid, a_message(when="now"))
+        with pytest.raises(InvalidValue):
+            await take_at(store, driven, "before_complete")  # type: ignore[arg-type]  # a slip of the pen
+        assert await store.journal(uid, driven.turn.id) == []
 
     async def test_a_checkpoint_that_differs_from_the_recorded_one_is_refused(self, store: Store) -> None:
         uid = (await a_session(store)).uid
