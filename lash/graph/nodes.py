@@ -142,9 +142,9 @@ class Node:
     seq: int = 0
     blobs: frozenset[BlobHash] = field(default=frozenset(), compare=False)
     """What the payload refers to; filled for nodes to be written, so that a commit need not look."""
-    encoded: bool = field(default=False, compare=False)
-    """Whether the body was made from a payload a moment ago, so that a commit need not read it to believe it. Clear it
-    when you replace the body."""
+    encoded: str | None = field(default=None, compare=False, repr=False)
+    """The very text that was made from a payload a moment ago. A body that is this text need not be read to be
+    believed; a body that was put in its place must be."""
 
     @property
     def payload(self) -> Payload:

@@ -20,8 +20,8 @@ from lash.store.mounts import MOUNT_TABLE, check_local
 from lash.store.sql.database import Database
 from lash.store.sql.postgres import PostgresDatabase
 from lash.store.sql.sqlite import SqliteDatabase
+from lash.store.sql.steps import Unsettled
 from lash.store.sql.store import SqlStore
-from lash.store.writer import Unsettled
 
 R = TypeVar("R")
 BUSY_TIMEOUT = timedelta(seconds=15)

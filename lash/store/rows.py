@@ -33,6 +33,7 @@ from lash.turn.journal import Identity, JournalEntry
 from lash.turn.record import CancelRequest, Turn, available_from
 from lash.waits import Wait
 
+MAX_COUNTER = 2**63 - 1
 RECORD_VERSION = 1
 """Of options, summaries, identities, outcomes, answers and documents, which all are JSON of somebody else's making."""
 
@@ -120,7 +121,10 @@ def session_values(row: SessionRow) -> dict[str, Any]:
 
 
 def read_session(row: RowMapping) -> SessionRow:
-    check_version(row["version"], what=f"session {row['uid']}", supported=SESSION_VERSION)
+    what = f"session {row['uid']}"
+    check_version(row["version"], what=what, supported=SESSION_VERSION)
+    if max(row["revision"], row["seq"], row["lease_generation"]) >= MAX_COUNTER:
+        raise CorruptRecord(what, "one of its counters has run out")
     return SessionRow(**dict(row))
 
 
@@ -255,17 +259,22 @@ def changing_turn_values(turn: Turn) -> dict[str, Any]:
         "generation": turn.generation,
         "items": bytes.fromhex("".join(turn.items)),
         "parked_until": turn.parked_until,
+        "parked_on": bytes.fromhex("".join(turn.parked_on)),
         "outcome": turn.outcome,
         "summary": write_json(turn.summary, what="turn summary"),
         "settled_at": turn.settled_at,
     }
 
 
+def _unpacked(packed: bytes, *, what: str) -> list[str]:
+    """Ids that are kept one behind the other, 16 bytes each."""
+    if len(packed) % 16:
+        raise CorruptRecord(what, f"a list of its has {len(packed)} bytes, which is no number of ids")
+    return [bytes(packed[at : at + 16]).hex() for at in range(0, len(packed), 16)]
+
+
 def read_turn(row: RowMapping, uid: SessionUid) -> TurnRow:
     what = f"turn {row['id']}"
-    packed = bytes(row["items"])
-    if len(packed) % 16:
-        raise CorruptRecord(what, f"its items have {len(packed)} bytes, which is no number of ids")
     turn = Turn(
         id=TurnId(row["id"]),
         session=uid,
@@ -278,8 +287,9 @@ def read_turn(row: RowMapping, uid: SessionUid) -> TurnRow:
         catalog_revision=row["catalog_revision"],
         opened_at=row["opened_at"],
         options=read_object(row["options"], what=what),
-        items=tuple(ItemId(packed[at : at + 16].hex()) for at in range(0, len(packed), 16)),
+        items=tuple(ItemId(item) for item in _unpacked(row["items"], what=what)),
         parked_until=row["parked_until"],
+        parked_on=tuple(WaitId(wait) for wait in _unpacked(row["parked_on"], what=what)),
         outcome=row["outcome"],
         summary=read_object(row["summary"], what=what),
         settled_at=row["settled_at"],

@@ -247,6 +247,7 @@ turns = Table(
     Column("items", LargeBinary, nullable=False),  # the ids it took, 16 bytes each, in order
     Column("opened_at", Micros, nullable=False),
     Column("parked_until", Micros),
+    Column("parked_on", LargeBinary, nullable=False),  # the waits it sleeps on, 16 bytes each
     Column("outcome", Text),
     Column("summary", Text),
     Column("settled_at", Micros),

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from lash.errors import CorruptData, LashError, StoreClosed
-from lash.store.sql.steps import Settled, Write
+from lash.store.sql.steps import Settled, Unsettled, Write
 
 R = TypeVar("R")
 Batch = list[tuple[Write[Any], "asyncio.Future[Settled[Any]]"]]
@@ -25,17 +25,6 @@ MAX_BATCH = 256
 MAX_RETRIES = 3
 """How often a write is tried again on its own. A rerun reads the rows anew, so what was a broken constraint becomes the
 answer that belongs to it."""
-
-
-class Unsettled(Exception):
-    """A batch failed for a reason that one of its writes may have alone, or that may pass. Nothing of it was written.
-
-    ``refusal`` is what the caller hears when a write keeps failing on its own.
-    """
-
-    def __init__(self, refusal: LashError) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
 
 
 class Writer:
@@ -68,11 +57,19 @@ class Writer:
         """Take nothing new, settle what was submitted, then stop."""
         self._closed = True
         if self._busy is not None:
-            await self._busy
+            await asyncio.shield(self._busy)  # who is tired of waiting must not take the writes of others with him
         async with self._turn:
             pass
 
     async def _drain(self) -> None:
+        try:
+            await self._settle_all()
+        except BaseException as error:  # the loop is being torn down: nobody is left waiting for an answer
+            _refuse(list(self._queue), error)
+            self._queue.clear()
+            raise
+
+    async def _settle_all(self) -> None:
         while self._queue:
             async with self._turn:
                 batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]

@@ -17,7 +17,7 @@ from typing import Literal, TypeGuard
 
 from lash.encoding import JsonObject
 from lash.errors import EvidenceMissing, TurnCancelRequested, TurnParked, TurnSettled, TurnUnsettled, UnsettledItems
-from lash.ids import ItemId, RequestId, SessionUid, TurnId
+from lash.ids import ItemId, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox.items import InboxItem
 from lash.lease import ExecutionLease, LeaseRecord
 from lash.waits import Wait
@@ -43,6 +43,7 @@ class Turn:
     options: JsonObject = field(default_factory=dict)
     items: tuple[ItemId, ...] = ()
     parked_until: datetime | None = None
+    parked_on: tuple[WaitId, ...] = ()
     outcome: str | None = None
     summary: JsonObject = field(default_factory=dict)
     settled_at: datetime | None = None
@@ -80,7 +81,9 @@ class TurnSettlement:
 
 def attempt(turn: Turn, generation: int) -> Turn:
     """Somebody takes up an unsettled turn: to redrive it, resume it, or settle it."""
-    return replace(turn, state="open", attempts=turn.attempts + 1, generation=generation, parked_until=None)
+    return replace(
+        turn, state="open", attempts=turn.attempts + 1, generation=generation, parked_until=None, parked_on=()
+    )
 
 
 def same_opening(turn: Turn, asked_for: TurnId, generation: int) -> bool:
@@ -111,9 +114,9 @@ def hand_over(turn: Turn) -> Turn:
     return replace(turn, attempts=max(0, turn.attempts - 1))
 
 
-def park(turn: Turn, until: datetime | None) -> Turn:
-    """The turn sleeps until a time, or, without one, until something wakes it."""
-    return replace(turn, state="parked", attempts=0, parked_until=until)
+def park(turn: Turn, until: datetime | None, waits: Sequence[WaitId] = ()) -> Turn:
+    """The turn sleeps until a time, or, without one, until one of the waits or something else wakes it."""
+    return replace(turn, state="parked", attempts=0, parked_until=until, parked_on=tuple(waits))
 
 
 def sleeps_until(waits: Sequence[Wait], until: datetime | None, *, now: datetime, cancelled: bool) -> datetime | None:
@@ -137,6 +140,7 @@ def settle(turn: Turn, settlement: TurnSettlement, now: datetime) -> Turn:
         turn,
         state="settled",
         parked_until=None,
+        parked_on=(),
         outcome=settlement.outcome,
         summary=settlement.summary,
         settled_at=now,

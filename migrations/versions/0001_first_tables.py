@@ -313,6 +313,7 @@ def create_tables() -> None:
         sa.Column("items", sa.LargeBinary(), nullable=False),
         sa.Column("opened_at", sa.BigInteger(), nullable=False),
         sa.Column("parked_until", sa.BigInteger(), nullable=True),
+        sa.Column("parked_on", sa.LargeBinary(), nullable=False),
         sa.Column("outcome", sa.Text(), nullable=True),
         sa.Column("summary", sa.Text(), nullable=True),
         sa.Column("settled_at", sa.BigInteger(), nullable=True),

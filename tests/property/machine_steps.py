@@ -332,6 +332,7 @@ class PlainStore:
             None if option is None else str(option),
             turn.items,
             self.ticked(turn.parked_until),
+            turn.parked_on,
             turn.outcome,
             self.ticked(turn.settled_at),
         )

@@ -186,6 +186,7 @@ class Turn(Fact):
     option: str | None
     items: tuple[str, ...]
     parked_until: int | None = None
+    parked_on: tuple[str, ...] = ()
     outcome: str | None = None
     settled_at: int | None = None
 
@@ -622,7 +623,8 @@ class Model:
         self, uid: str, owner: str, turn: str, ttl: int, admits: Arriving | None, starts: tuple[Record, ...]
     ) -> Opened:
         book = self.living(uid)
-        if turn in book.turns and book.turns[turn].state == "settled":
+        vacuumed = book.turn is None and (uid, turn) in self.commits
+        if vacuumed or (turn in book.turns and book.turns[turn].state == "settled"):
             raise Broken("TurnSettled")
         admitted = None if admits is None else self.admit(uid, admits)
         opened = self._take_up(book, owner, turn, ttl, starts)
@@ -641,7 +643,9 @@ class Model:
         else:
             fresh = (turn.id, turn.state, turn.generation) == (asked, "open", lease.generation)
             attempts = turn.attempts if fresh else turn.attempts + 1
-            turn = replace(turn, state="open", attempts=attempts, generation=lease.generation, parked_until=None)
+            turn = replace(
+                turn, state="open", attempts=attempts, generation=lease.generation, parked_until=None, parked_on=()
+            )
         book.turns[turn.id] = turn
         return Opened(None, lease, displaced, turn, book.taken(turn.id), fresh)
 
@@ -716,7 +720,8 @@ class Model:
         due = [at for at in (until, *(wait.expires_at for wait in named)) if at is not None]
         if turn in book.cancels or any(wait.state != "pending" for wait in named):
             due = [self.now]
-        book.turns[turn] = replace(driven, state="parked", attempts=0, parked_until=min(due, default=None))
+        until = min(due, default=None)
+        book.turns[turn] = replace(driven, state="parked", attempts=0, parked_until=until, parked_on=tuple(waits))
         self._let_go(book)
         return book.turns[turn]
 
@@ -814,9 +819,9 @@ class Model:
         return [self._settle_wait(book, replace(w, state="revoked")) if w.state == "pending" else w for w in found]
 
     def _settle_wait(self, book: Book, settled: Wait) -> Wait:
-        """Keep what a wait came to, and wake the turn that sleeps on it, or may do so."""
+        """Keep what a wait came to, and wake the turn that sleeps on it."""
         book.waits[settled.id] = replace(settled, settled_at=self.now)
-        if book.turn is not None and settled.turn in (None, book.turn.id):
+        if book.turn is not None and settled.id in book.turn.parked_on:
             self._wake(book)
         return book.waits[settled.id]
 
@@ -871,7 +876,7 @@ class Model:
             if wait.state == "pending":
                 book.waits[wait.id] = replace(wait, state="revoked", settled_at=self.now)
         book.turns[turn.id] = replace(
-            turn, state="settled", parked_until=None, outcome=settles.outcome, settled_at=self.now
+            turn, state="settled", parked_until=None, parked_on=(), outcome=settles.outcome, settled_at=self.now
         )
         book.journal = {}
 
@@ -1004,9 +1009,7 @@ class Model:
 
     def _useless_since(self, book: Book, wait: str) -> int | None:
         """When a wait was settled, unless the unsettled turn may still ask for it."""
-        journaled = any(entry.wait == wait for entry in book.journal.values())
-        wanted = book.turn is not None and book.waits[wait].turn == book.turn.id
-        return None if journaled or wanted else book.waits[wait].as_of(self.now).settled_at
+        return None if book.turn is not None else book.waits[wait].as_of(self.now).settled_at
 
     def _bare(self, place: tuple[str, str]) -> bool:
         return not any(node in self.nodes for node in self.commits[place].nodes)

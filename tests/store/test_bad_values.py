@@ -71,7 +71,7 @@ async def say(store: Store, sample: Sample, payload: Any, **changes: Any) -> Com
     """Commit the open turn with one node, changed before it is sent."""
     session = await store.find(sample.victim)
     delta = append(session, OperationId(sample.turn), payload)
-    nodes = tuple(replace(node, encoded=False, **changes) for node in delta.nodes)
+    nodes = tuple(replace(node, **changes) for node in delta.nodes)
     return await settle(store, sample, delta=Append(nodes))  # type: ignore[return-value]
 
 

@@ -47,7 +47,7 @@ def active_path(data: MemoryData, head: Head, *, down_to: int = 0) -> list[Node]
 
 def _shown(node: Node) -> Node:
     """The node as readers get it: what it said about itself for its commit is no part of it."""
-    return replace(node, blobs=frozenset(), encoded=False)
+    return replace(node, blobs=frozenset(), encoded=None)
 
 
 def reachable(data: MemoryData, rows: SessionRows, wanted: NodeId) -> Node:

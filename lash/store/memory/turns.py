@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from lash import lease as leases
 from lash.errors import OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled, WaitNotFound
-from lash.ids import ItemId, OwnerId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
+from lash.ids import ItemId, OperationId, OwnerId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox import taking
 from lash.inbox.items import Boundary, InboxItem
 from lash.lease import Acquired, ExecutionLease, LeaseRecord
@@ -84,7 +84,9 @@ class MemoryTurns(Admitting, Waiting):
         now = self.now()
         with self.changing(opening.session, now) as rows:
             known = rows.turns.get(opening.turn)
-            if known is not None and not known.unsettled:
+            # A vacuum may have taken the turn's own row; its receipt stays.
+            committed = rows.unsettled is None and (opening.session, OperationId(opening.turn)) in self.data.commits
+            if committed or (known is not None and not known.unsettled):
                 raise TurnSettled(opening.turn)
             admitted = None if arriving is None else self.admit_into(rows, arriving, now)
             opened = _take_over(rows, opening, now) or _open_fresh(rows, opening, now)
@@ -154,7 +156,7 @@ class MemoryTurns(Admitting, Waiting):
                 raise WaitNotFound
             named = [rows.waits[wait].as_of(now) for wait in waits]
             cancelled = turn in rows.cancel_requests
-            parked = record.park(driven, record.sleeps_until(named, until, now=now, cancelled=cancelled))
+            parked = record.park(driven, record.sleeps_until(named, until, now=now, cancelled=cancelled), waits)
             rows.turns[turn] = parked
             rows.lease = leases.release(rows.lease, lease)
             return deepcopy(parked)

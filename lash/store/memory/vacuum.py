@@ -16,7 +16,6 @@ from lash.store.contract import Vacuumed
 from lash.store.memory.data import DocumentRow, MemoryData, SessionRows
 from lash.store.memory.graph import walk
 from lash.store.memory.handle import Handle
-from lash.waits import Wait
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -69,14 +68,10 @@ def _drop_turns(rows: SessionRows, ended: Ended) -> int:
 
 
 def _drop_waits(rows: SessionRows, ended: Ended, now: datetime) -> int:
-    """A settled wait goes, unless the unsettled turn has yet to read its answer."""
-    turn = rows.unsettled
-    journaled = {entry.wait for entry in rows.journal.values()}
-
-    def needed(wait: Wait) -> bool:
-        return wait.id in journaled or (turn is not None and wait.turn == turn.id)
-
-    return _drop(rows.waits, lambda _, wait: ended(wait.as_of(now).settled_at) and not needed(wait))
+    """A settled wait goes, unless the session has an unsettled turn, which may have yet to read the answer."""
+    if rows.unsettled is not None:
+        return 0
+    return _drop(rows.waits, lambda _, wait: ended(wait.as_of(now).settled_at))
 
 
 def _drop_documents(rows: SessionRows, ended: Ended) -> int:

@@ -73,13 +73,10 @@ class MemoryWaits(Waiting):
 
 
 def _settle(rows: SessionRows, wait: Wait, now: datetime) -> None:
-    """Keep a wait that was answered or revoked just now, and wake the turn that may sleep on it.
-
-    A wait that names no turn may be one that the parked turn named when it went to sleep.
-    """
+    """Keep a wait that was answered or revoked just now, and wake the turn that sleeps on it."""
     if rows.waits[wait.id].state != "pending" or wait.state == "timed_out":
         return
     rows.waits[wait.id] = wait
     turn = rows.unsettled
-    if turn is not None and wait.turn in (None, turn.id):
+    if turn is not None and wait.id in turn.parked_on:
         rows.turns[turn.id] = wake(turn, now)

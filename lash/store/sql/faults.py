@@ -19,7 +19,7 @@ from lash.errors import (
     StoreLocked,
     StoreUnavailable,
 )
-from lash.store.writer import Unsettled
+from lash.store.sql.steps import Unsettled
 
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -29,9 +29,9 @@ _DENIED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 _CONTENDED = ("40001", "40P01", "55P03")
 _WRONG_CREDENTIALS = ("28000", "28P01", "42501")
 _UNKNOWN_DATABASE = "3D000"
-_FULL = ("53100", "53200")
+_FULL = ("53100",)
 _READ_ONLY = "25006"
-_GONE = ("08", "57P", "53300")
+_GONE = ("08", "57P", "532", "533")
 
 
 @contextlib.contextmanager

@@ -16,8 +16,7 @@ from lash.clock import from_micros
 from lash.errors import LashError, MissingExtra, StoreUnavailable, UnsupportedUrl, WriteUnknown
 from lash.store.sql.faults import translated
 from lash.store.sql.questions import LOCKED
-from lash.store.sql.steps import Settled, Write, settle
-from lash.store.writer import Unsettled
+from lash.store.sql.steps import Settled, Unsettled, Write, settle
 
 R = TypeVar("R")
 _NOW = text("SELECT lash_now()")

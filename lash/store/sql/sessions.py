@@ -18,6 +18,7 @@ from lash.errors import (
     SessionDeleted,
     SessionExists,
     SessionNotFound,
+    StoreLocked,
 )
 from lash.graph.session import Document, DocumentKind, NewSession, Session
 from lash.ids import SessionName, SessionUid
@@ -27,7 +28,7 @@ from lash.store.checks import check_filter, check_kind, check_limit, read_cursor
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.rows import SessionRow, new_session_values, read_object, read_session, session_values, write_json
 from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
-from lash.store.sql.steps import Question, Steps, Work, Write, answer_to
+from lash.store.sql.steps import Question, Steps, Unsettled, Work, Write, answer_to, answers_to
 from lash.turn.record import Turn, ready_at
 
 
@@ -135,9 +136,11 @@ def insert_session(name: SessionName, values: dict[str, Any]) -> Steps[int | Non
     """The number of a new session's row; None when the uid is taken, SessionExists when the name is."""
     number = yield from answer_to(INSERTED(NewRow(name, tuple(values.items()))))
     if number is None:
-        row = yield from answer_to(BY_NAME(name))
-        if row is not None and row.uid != values["uid"]:
-            raise SessionExists(name, row.uid)
+        by_name, by_uid = yield from answers_to(BY_NAME(name), BY_UID(values["uid"]))
+        if by_name is not None and by_name.uid != values["uid"]:
+            raise SessionExists(name, by_name.uid)
+        if by_name is None and by_uid is None:  # whoever had the name was deleted a moment later: begin anew
+            raise Unsettled(StoreLocked(f"session {name!r} is being deleted and created all the time; try again"))
     return number
 
 

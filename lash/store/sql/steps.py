@@ -192,6 +192,17 @@ class Settled(Generic[R]):
         return self.result  # type: ignore[return-value]  # None is a result too
 
 
+class Unsettled(Exception):
+    """A batch failed for a reason that one of its writes may have alone, or that may pass. Nothing of it was written.
+
+    ``refusal`` is what the caller hears when a write keeps failing on its own.
+    """
+
+    def __init__(self, refusal: LashError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
 class Locking(Question[SessionUid, SessionRow]):
     """The question that locks session rows and reads them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Self, TypeVar
@@ -50,7 +51,8 @@ from lash.store.contract import (
 from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, sessions, turns, vacuum
 from lash.store.sql import waits as sql_waits
 from lash.store.sql.database import Database
-from lash.store.writer import Unsettled, Writer
+from lash.store.sql.steps import Unsettled
+from lash.store.writer import Writer
 from lash.turn.journal import Identity, JournalEntry, JournalRecord
 from lash.turn.record import CancelRequest, Turn
 from lash.waits import Answered, NewWait, Wait
@@ -71,10 +73,14 @@ class SqlStore:
         self._writer = Writer(database.settle)
         self._secret = secret
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def _read(self, look: Callable[[Connection], R]) -> R:
         self._check_open()
-        return await self._database.read(look)
+        try:
+            return await self._database.read(look)
+        except Unsettled as error:
+            raise error.refusal from error
 
     def _check_open(self) -> None:
         if self._closed:
@@ -293,9 +299,13 @@ class SqlStore:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        if self._closed:
-            return
+        """Settle what was submitted, then close. Whoever calls it, and however often, waits for the same closing."""
         self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="lash-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         await self._writer.aclose()
         await self._database.aclose()
 

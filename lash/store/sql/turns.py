@@ -38,7 +38,7 @@ from lash.store.rows import (
     turn_values,
 )
 from lash.store.sql.inbox import admit_into, unsettled_turn, update_items
-from lash.store.sql.questions import AIMED, ENTRY, ITEM, READY_ITEMS, TAKEN, TURN, UNSETTLED, WAIT
+from lash.store.sql.questions import AIMED, COMMIT, ENTRY, ITEM, READY_ITEMS, TAKEN, TURN, UNSETTLED, WAIT
 from lash.store.sql.sessions import find_row, keep_session
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
 from lash.store.sql.waits import open_into
@@ -71,6 +71,8 @@ def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
         if known is not None and known["state"] == "settled":
             raise TurnSettled(opening.turn)
         turn = yield from unsettled_turn(row)
+        if turn is None and (yield from answer_to(COMMIT((row.id, opening.turn)))) is not None:
+            raise TurnSettled(opening.turn)  # a vacuum took the turn's own row; its receipt stays
         admitted = None
         if opening.admits is not None:
             admitted, row = yield from admit_into(work, row, opening.admits, turn)
@@ -292,7 +294,8 @@ def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: da
         driven = require_driven(row, lease, turn, None if unsettled is None else unsettled.turn)
         cancelled = unsettled is not None and unsettled.cancel is not None
         named = yield from _named_waits(row, waits, work.now)
-        parked = record.park(driven, record.sleeps_until(named, until, now=work.now, cancelled=cancelled))
+        until_then = record.sleeps_until(named, until, now=work.now, cancelled=cancelled)
+        parked = record.park(driven, until_then, waits)
         update_turn(work, row, parked)
         keep_session(work, row, row.with_lease(leases.release(row.lease, lease)), was=driven, turn=parked)
         return parked

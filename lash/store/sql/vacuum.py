@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -45,29 +44,26 @@ def _delete(connection: Connection, table: Any, *where: ColumnElement[bool]) -> 
 
 def _sweep_items(connection: Connection, before: datetime) -> int:
     items, refs = schema.inbox.c, schema.blob_refs.c
-    ended = and_(items.state.in_(("completed", "cancelled")), items.settled_at < before)
-    held = exists().where(items.session == refs.session, items.seq == refs.major, ended)
-    _delete(connection, schema.blob_refs, refs.holder == "item", held)
-    return _delete(connection, schema.inbox, ended)
+    gone = _delete(connection, schema.inbox, items.state.in_(("completed", "cancelled")), items.settled_at < before)
+    held = exists().where(items.session == refs.session, items.seq == refs.major)
+    _delete(connection, schema.blob_refs, refs.holder == "item", ~held)
+    return gone
 
 
 def _sweep_waits(connection: Connection, before: datetime, now: datetime) -> int:
-    """A settled wait goes, unless the unsettled turn has yet to read its answer."""
-    waits, turns, journal = schema.waits.c, schema.turns.c, schema.journal.c
+    """A settled wait goes, unless its session has an unsettled turn, which may have yet to read the answer."""
+    waits, turns = schema.waits.c, schema.turns.c
     timed_out = and_(waits.state == "pending", waits.expires_at < before, waits.expires_at <= now)
-    unsettled = exists().where(turns.session == waits.session, turns.id == waits.turn, turns.state != "settled")
-    journaled = exists().where(journal.session == waits.session, journal.wait == waits.id)
-    return _delete(connection, schema.waits, or_(waits.settled_at < before, timed_out), ~unsettled, ~journaled)
+    unsettled = exists().where(turns.session == waits.session, turns.state != "settled")
+    return _delete(connection, schema.waits, or_(waits.settled_at < before, timed_out), ~unsettled)
 
 
 def _sweep_outbox(connection: Connection, before: datetime) -> int:
     debts, refs = schema.outbox.c, schema.blob_refs.c
-    ended = and_(debts.state != "owed", debts.settled_at < before)
-    held = exists().where(
-        debts.session == refs.session, debts.revision == refs.major, debts.ordinal == refs.minor, ended
-    )
-    _delete(connection, schema.blob_refs, refs.holder == "debt", held)
-    return _delete(connection, schema.outbox, ended)
+    gone = _delete(connection, schema.outbox, debts.state != "owed", debts.settled_at < before)
+    held = exists().where(debts.session == refs.session, debts.revision == refs.major, debts.ordinal == refs.minor)
+    _delete(connection, schema.blob_refs, refs.holder == "debt", ~held)
+    return gone
 
 
 def _sweep_documents(connection: Connection, before: datetime) -> int:
@@ -114,31 +110,37 @@ def _sweep_deleted_sessions(connection: Connection, before: datetime) -> tuple[i
 
 
 def _needed(connection: Connection) -> Needed:
-    """How deep the branches that living sessions grew from are needed, and the branches that those grew from."""
+    """How deep the branches that living sessions grew from are needed, and the branches that those grew from.
+
+    The living are read first: a fork that lands after that comes from a session that was counted as living, or from one
+    that has been locked by this sweep.
+    """
     branches, sessions = schema.branches.c, schema.sessions.c
+    living = {row.id for row in connection.execute(select(sessions.id).where(sessions.state == "live"))}
     parents = {
         (row.session, row.branch): (row.parent_session, row.parent_branch, row.parent_depth)
         for row in connection.execute(select(schema.branches).where(branches.parent_session.is_not(None)))
     }
-    living = {row.id for row in connection.execute(select(sessions.id).where(sessions.state == "live"))}
     needed: Needed = {}
-    for (session, _), parent in parents.items():
-        for origin, branch, depth in _upwards(parents, parent) if session in living else ():
-            needed[origin, branch] = max(depth, needed.get((origin, branch), -1))
+    for place, parent in parents.items():
+        if place[0] in living:
+            _need(needed, parents, parent)
     return needed
 
 
-def _upwards(
-    parents: dict[tuple[int, int], tuple[int, int, int]], place: tuple[int, int, int]
-) -> Iterator[tuple[int, int, int]]:
+def _need(needed: Needed, parents: dict[tuple[int, int], tuple[int, int, int]], place: tuple[int, int, int]) -> None:
+    """Mark a place and all that it grew from. What was marked as deep before has been followed already."""
     here: tuple[int, int, int] | None = place
     crossed: set[tuple[int, int]] = set()
     while here is not None:
-        if here[:2] in crossed:
-            raise CorruptGraph(f"branch {here[1]} of session number {here[0]} grew from itself")
-        crossed.add(here[:2])
-        yield here
-        here = parents.get(here[:2])
+        origin, branch, depth = here
+        if (origin, branch) in crossed:
+            raise CorruptGraph(f"branch {branch} of session number {origin} grew from itself")
+        crossed.add((origin, branch))
+        if needed.get((origin, branch), -1) >= depth:
+            return
+        needed[origin, branch] = depth
+        here = parents.get((origin, branch))
 
 
 def _sweep_nodes(connection: Connection, session: int, needed: Needed) -> int:

@@ -92,10 +92,7 @@ def _named(row: SessionRow, waits: Sequence[WaitId]) -> Steps[list[Wait]]:
 
 
 def _settle(work: Work, row: SessionRow, before: Sequence[Wait], after: Sequence[Wait]) -> Steps[None]:
-    """Keep waits that were answered or revoked just now, and wake the turn that may sleep on them.
-
-    A wait that names no turn may be one that the parked turn named when it went to sleep.
-    """
+    """Keep waits that were answered or revoked just now, and wake the turn that sleeps on one of them."""
     settled = [
         new for old, new in zip(before, after, strict=True) if old.state == "pending" and new.state != "timed_out"
     ]
@@ -104,7 +101,7 @@ def _settle(work: Work, row: SessionRow, before: Sequence[Wait], after: Sequence
     for wait in {wait.id: wait for wait in settled}.values():
         work.changes.update(schema.waits, {"id": wait.id}, changing_wait_values(wait))
     turn = yield from unsettled_turn(row)
-    if turn is not None and any(wait.turn in (None, turn.id) for wait in settled):
+    if turn is not None and any(wait.id in turn.parked_on for wait in settled):
         woken = wake(turn, work.now)
         if woken != turn:
             place = {"session": row.id, "id": turn.id}

@@ -220,14 +220,14 @@ def test_a_refusal_names_the_node_and_what_was_expected() -> None:
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_hand_made_node_that_could_never_be_read_is_refused(kind: str, body: str, place: int) -> None:
     nodes = list(nodes_of(GROWN, HEARD, SAID))
-    nodes[place] = replace(nodes[place], kind=kind, body=body, encoded=False)
+    nodes[place] = replace(nodes[place], kind=kind, body=body)
     assert refusal(tuple(nodes)) == "a node can be read"
 
 
 @pytest.mark.parametrize("head", [EMPTY, GROWN])
 def test_a_root_that_could_never_be_read_is_the_caller_s_mistake_and_no_corrupt_data(head: Head) -> None:
     (root,) = nodes_of(head, RESET)
-    assert refusal((replace(root, body="not json", encoded=False),), head) == "a node can be read"
+    assert refusal((replace(root, body="not json"),), head) == "a node can be read"
 
 
 def test_a_hand_made_node_that_can_be_read_is_accepted() -> None:
@@ -238,5 +238,5 @@ def test_a_hand_made_node_that_can_be_read_is_accepted() -> None:
 
 def test_only_a_node_that_was_just_encoded_is_believed_unread() -> None:
     (node,) = nodes_of(GROWN, HEARD)
-    assert node.encoded
-    assert not Node(node.id, LEAF, 10, 6, node.kind, node.body, NOW).encoded
+    assert node.encoded is node.body
+    assert Node(node.id, LEAF, 10, 6, node.kind, node.body, NOW).encoded is None
