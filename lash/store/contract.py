@@ -421,7 +421,8 @@ class MaintenanceStore(Protocol):
 
         That is: completed and cancelled items, settled turns, settled waits, delivered debts, superseded documents that
         no unsettled turn has pinned, nodes and receipts of deleted sessions that no living session reaches, blobs that
-        nothing refers to. Receipts and nodes of living sessions stay. A failure raises; it is never an empty report.
+        nothing refers to. Receipts and nodes of living sessions stay. The key of an item that is gone names nothing any
+        more: sent again, it is a new item. A failure raises; it is never an empty report.
         """
         ...
 
