@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, select
 
 from lash import lease as leases
-from lash.errors import CorruptRecord, OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled, WaitNotFound
+from lash.errors import CorruptRecord, OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled
 from lash.ids import ItemId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox import taking
 from lash.inbox.items import Boundary, InboxItem
@@ -34,14 +34,13 @@ from lash.store.rows import (
     read_entry,
     read_item,
     read_turn,
-    read_wait,
     turn_values,
 )
 from lash.store.sql.inbox import admit_into, unsettled_turn, update_items
-from lash.store.sql.questions import AIMED, COMMIT, ENTRY, ITEM, READY_ITEMS, TAKEN, TURN, UNSETTLED, WAIT
+from lash.store.sql.questions import AIMED, COMMIT, ENTRY, ITEM, READY_ITEMS, TAKEN, TURN, UNSETTLED
 from lash.store.sql.sessions import find_row, keep_session
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
-from lash.store.sql.waits import open_into
+from lash.store.sql.waits import named_waits, open_into
 from lash.turn import journal as rules
 from lash.turn import record
 from lash.turn.journal import Finished, Identity, JournalEntry, JournalRecord
@@ -265,7 +264,8 @@ def _write(
         if entry is not None:
             entries[entry.key], seq = entry, entry.seq
     new_keys = [key for key in keys if entries[key] != stored.get(key)]
-    yield from _require_waits(row, [entries[key] for key in new_keys], opened or {})
+    referred_to = {entries[key].wait for key in new_keys} - {None, *(opened or ())}
+    yield from named_waits(row, sorted(wait for wait in referred_to if wait is not None))
     for key in new_keys:
         if key in stored:
             place = {"session": row.id, "turn": turn, "key": key}
@@ -273,13 +273,6 @@ def _write(
         else:
             work.changes.insert(schema.journal, entry_values(row.id, turn, entries[key]))
     return Written(replace(row, seq=seq), entries, changed=bool(new_keys))
-
-
-def _require_waits(row: SessionRow, entries: Sequence[JournalEntry], opened: dict[WaitId, Wait]) -> Steps[None]:
-    wanted = sorted({entry.wait for entry in entries if entry.wait is not None} - opened.keys())
-    found = yield from answers_to_each([WAIT((wait,)) for wait in wanted])
-    if any((wait,) not in found or found[wait,]["session"] != row.id for wait in wanted):
-        raise WaitNotFound
 
 
 def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: datetime | None) -> Write[Turn]:
@@ -293,21 +286,15 @@ def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: da
             return unsettled.turn
         driven = require_driven(row, lease, turn, None if unsettled is None else unsettled.turn)
         cancelled = unsettled is not None and unsettled.cancel is not None
-        named = yield from _named_waits(row, waits, work.now)
-        until_then = record.sleeps_until(named, until, now=work.now, cancelled=cancelled)
+        named = yield from named_waits(row, waits)
+        as_of_now = [wait.as_of(work.now) for wait in named]
+        until_then = record.sleeps_until(as_of_now, until, now=work.now, cancelled=cancelled)
         parked = record.park(driven, until_then, waits)
         update_turn(work, row, parked)
         keep_session(work, row, row.with_lease(leases.release(row.lease, lease)), was=driven, turn=parked)
         return parked
 
     return Write((lease.session,), steps)
-
-
-def _named_waits(row: SessionRow, waits: Sequence[WaitId], now: datetime) -> Steps[list[Wait]]:
-    found = yield from answers_to_each([WAIT((wait,)) for wait in waits])
-    if any((wait,) not in found or found[wait,]["session"] != row.id for wait in waits):
-        raise WaitNotFound
-    return [read_wait(found[wait,], row.uid).as_of(now) for wait in waits]
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def answer(uid: SessionUid, wait: WaitId, value: JsonValue) -> Write[Answered]:
         row = work.rows.get(uid)
         if row is None or row.state != "live":  # deleted since the key was looked up: as if the wait had never been
             raise WaitNotFound
-        [known] = yield from _named(row, [wait])
+        [known] = yield from named_waits(row, [wait])
         answered = rules.answer(known, value, work.now)
         if answered.wait.state == "answered":
             yield from _settle(work, row, [known], [answered.wait])
@@ -76,7 +76,7 @@ def answer(uid: SessionUid, wait: WaitId, value: JsonValue) -> Write[Answered]:
 def revoke(uid: SessionUid, waits: Sequence[WaitId]) -> Write[list[Wait]]:
     def steps(work: Work) -> Steps[list[Wait]]:
         row = work.session(uid)
-        known = yield from _named(row, waits)
+        known = yield from named_waits(row, waits)
         revoked = [rules.revoke(wait, work.now) for wait in known]
         yield from _settle(work, row, known, revoked)
         return revoked
@@ -84,7 +84,8 @@ def revoke(uid: SessionUid, waits: Sequence[WaitId]) -> Write[list[Wait]]:
     return Write((uid,), steps)
 
 
-def _named(row: SessionRow, waits: Sequence[WaitId]) -> Steps[list[Wait]]:
+def named_waits(row: SessionRow, waits: Sequence[WaitId]) -> Steps[list[Wait]]:
+    """The waits of these ids, which must be the session's own, else WaitNotFound."""
     found = yield from answers_to_each([WAIT((wait,)) for wait in waits])
     if any((wait,) not in found or found[wait,]["session"] != row.id for wait in waits):
         raise WaitNotFound
