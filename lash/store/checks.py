@@ -67,13 +67,13 @@ def check_kind(kind: str) -> None:
         raise InvalidValue("document", f"{kind!r} is none of {', '.join(DOCUMENT_KINDS)}")
 
 
-def check_arriving(item: NewItem) -> None:
+def check_arriving(item: NewItem) -> int:
+    """Refuse an item that could not be kept; returns about how many bytes it has."""
     check_item(item)
     if item.key is not None and item.key.startswith(DEBT_KEY):
         raise InvalidKey(item.key, f"keys that begin with {DEBT_KEY!r} are kept for what sessions owe each other")
     check_time("available_at", item.available_at)
-    encode_body(item.body)
-    canonical(item.options, what="options")
+    return len(encode_body(item.body)) + len(canonical(item.options, what="options"))
 
 
 def check_selection(selection: Selection) -> None:
@@ -112,27 +112,26 @@ def check_checkpoint(checkpoint: str) -> None:
         raise InvalidValue("checkpoint", f"{checkpoint!r} is none of {', '.join(get_args(Boundary))}")
 
 
-def check_effect(key: ReplayKey, identity: Identity) -> None:
+def check_effect(key: ReplayKey, identity: Identity) -> int:
     check_key(key)
-    canonical(identity.encode(), what="identity")
+    return len(canonical(identity.encode(), what="identity"))
 
 
-def check_record(new: JournalRecord) -> None:
-    check_effect(new.key, new.identity)
+def check_record(new: JournalRecord) -> int:
+    """Refuse a record that could not be kept; returns about how many bytes it has."""
+    size = check_effect(new.key, new.identity)
     if new.composition is not None:
         _check_text("composition", new.composition)
-    if isinstance(new, Finished):
-        canonical(new.outcome, what="outcome")
+    return size + (len(canonical(new.outcome, what="outcome")) if isinstance(new, Finished) else 0)
 
 
-def check_opening(opening: TurnOpening) -> None:
+def check_opening(opening: TurnOpening) -> int:
+    """Refuse an opening that could not be kept; returns about how many bytes it has."""
     check_owner(opening.owner)
     check_ttl(opening.ttl)
     check_id("a turn id", opening.turn)
-    if opening.admits is not None:
-        check_arriving(opening.admits)
-    for start in opening.starts:
-        check_record(start)
+    size = 0 if opening.admits is None else check_arriving(opening.admits)
+    return size + sum(check_record(start) for start in opening.starts)
 
 
 def check_commit(plan: CommitPlan) -> None:

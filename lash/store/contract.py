@@ -126,6 +126,9 @@ class Vacuumed:
     def total(self) -> int:
         return sum(getattr(self, name) for name in self.__slots__)
 
+    def __add__(self, other: Vacuumed) -> Vacuumed:
+        return Vacuumed(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
@@ -420,9 +423,12 @@ class MaintenanceStore(Protocol):
         """Remove what ended before that time and nothing needs any more.
 
         That is: completed and cancelled items, settled turns, settled waits, delivered debts, superseded documents that
-        no unsettled turn has pinned, nodes and receipts of deleted sessions that no living session reaches, blobs that
-        nothing refers to. Receipts and nodes of living sessions stay. The key of an item that is gone names nothing any
-        more: sent again, it is a new item. A failure raises; it is never an empty report.
+        no unsettled turn has pinned, nodes and receipts of deleted sessions that no other session reaches which is
+        living or was deleted since, blobs that nothing refers to. Receipts and nodes of living sessions stay. The key
+        of an item that is gone names nothing any more: sent again, it is a new item.
+
+        A large store is swept piece by piece. A failure raises, and is never an empty report; what was removed before
+        it stays removed. ``dry_run`` reports what would go and removes nothing.
         """
         ...
 

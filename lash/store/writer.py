@@ -3,111 +3,228 @@
 Writes queue here and are settled in batches, one transaction each: a batch is whatever queued up while the last one was
 being settled, so nothing waits for a timer and a busy store shares its syncs. A submitted write is never withdrawn:
 cancelling its caller leaves it to its fate, and its id tells later how it went.
+
+The line is bounded: who comes when it is full waits until there is room, and has submitted nothing before that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
-from lash.errors import CorruptData, LashError, StoreClosed
+from lash.errors import CorruptData, LashError, StoreClosed, StoreLocked, WriteUnknown
+from lash.ids import SessionUid
+from lash.store.line import Line, Submitted
 from lash.store.sql.steps import Settled, Unsettled, Write
 
 R = TypeVar("R")
-Batch = list[tuple[Write[Any], "asyncio.Future[Settled[Any]]"]]
 
-MAX_BATCH = 256
-"""Writes in one transaction. More would keep the first of them waiting for the last."""
-
-
+MAX_QUEUED = 4096
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
+"""How much may wait. One write is always let in, however large."""
 MAX_RETRIES = 3
 """How often a write is tried again on its own. A rerun reads the rows anew, so what was a broken constraint becomes the
 answer that belongs to it."""
+PATIENCE = 10.0
+"""Seconds after which a write whose session stays held is refused."""
+PAUSE = 1.0
+"""Seconds for which such a write is set aside between two attempts alone, each of which keeps all others waiting."""
+
+
+_CLOSED = "this store was closed; open it again"
+
+
+class Settle(Protocol):
+    """Settles a batch in one transaction; None for a write that met something held. ``patient`` waits for it."""
+
+    def __call__(self, writes: Sequence[Write[Any]], *, patient: bool) -> Awaitable[list[Settled[Any] | None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much waits to be written: writes and bytes in line, and callers for whom the line had no room."""
+
+    writes: int
+    bytes: int
+    callers: int
 
 
 class Writer:
-    """Settles writes in the order in which they came. ``settle`` settles a batch in one transaction."""
+    """Settles writes in the order in which they came."""
 
-    def __init__(self, settle: Callable[[Sequence[Write[Any]]], Awaitable[list[Settled[Any]]]]) -> None:
+    def __init__(self, settle: Settle) -> None:
         self._settle = settle
-        self._queue: deque[tuple[Write[Any], asyncio.Future[Settled[Any]]]] = deque()
+        self._line = Line()
+        self._callers: deque[Submitted] = deque()
+        self._arrival = asyncio.Event()
         self._busy: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
+        self._try_again_at = 0.0
         self._closed = False
 
+    @property
+    def backlog(self) -> Backlog:
+        return Backlog(self._line.writes, self._line.bytes, len(self._callers))
+
     async def write(self, write: Write[R]) -> R:
-        if self._closed:
-            raise StoreClosed("this store was closed; open it again")
-        answer: asyncio.Future[Settled[R]] = asyncio.get_running_loop().create_future()
-        self._queue.append((write, answer))
-        if self._busy is None or self._busy.done():
-            self._busy = asyncio.create_task(self._drain(), name="lash-writer")
-        return (await answer).unwrap()
+        self._check_open()
+        one = Submitted(write, asyncio.get_running_loop().create_future())
+        self._callers.append(one)
+        self._let_in()
+        try:
+            settled: Settled[R] = await one.answer
+        except asyncio.CancelledError:
+            with contextlib.suppress(ValueError):  # it was in line already, and stays there
+                self._callers.remove(one)
+            raise
+        return settled.unwrap()
 
     async def alone(self, change: Callable[[], Awaitable[R]]) -> R:
         """Run a change that is no batch of writes, when no batch is being settled."""
-        if self._closed:
-            raise StoreClosed("this store was closed; open it again")
+        self._check_open()
         async with self._turn:
             return await change()
 
     async def aclose(self) -> None:
         """Take nothing new, settle what was submitted, then stop."""
         self._closed = True
+        while self._callers:
+            self._callers.popleft().answer.set_result(Settled(error=StoreClosed(_CLOSED)))
         if self._busy is not None:
             await asyncio.shield(self._busy)  # who is tired of waiting must not take the writes of others with him
         async with self._turn:
             pass
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(_CLOSED)
+
+    # -- room in line --------------------------------------------------------------------------------------------------
+
+    def _let_in(self) -> None:
+        """Let callers join the line, first come, first served, as long as there is room."""
+        while self._callers and self._has_room(self._callers[0].write):
+            self._line.join(self._callers.popleft())
+            self._arrival.set()
+        if self._line.writes and (self._busy is None or self._busy.done()):
+            self._busy = asyncio.create_task(self._drain(), name="lash-writer")
+
+    def _has_room(self, write: Write[Any]) -> bool:
+        line = self._line
+        return line.writes == 0 or (line.writes < MAX_QUEUED and line.bytes + write.size <= MAX_QUEUED_BYTES)
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
     async def _drain(self) -> None:
         try:
             await self._settle_all()
         except BaseException as error:  # the loop is being torn down: nobody is left waiting for an answer
-            _refuse(list(self._queue), error)
-            self._queue.clear()
+            self._refuse(self._line.everyone(), error)
             raise
 
     async def _settle_all(self) -> None:
-        while self._queue:
-            async with self._turn:
-                batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
-                await self._settle_batch(batch)
+        while self._line.writes:
+            if not self._line.due:
+                await self._pause()
+            if self._try_again_at <= self._time():
+                self._line.bring_back()
+            if batch := self._line.next_batch():
+                async with self._turn:
+                    missed = await self._settle_batch(batch)
+                self._line.go_back([one for one in missed if not self._give_up(one)])
 
-    async def _settle_batch(self, batch: Batch, tried: int = 0) -> None:
+    async def _pause(self) -> None:
+        """Until somebody arrives, or it is time to try again what was set aside."""
+        self._arrival.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(self._try_again_at - self._time(), 0)):
+                await self._arrival.wait()
+
+    async def _settle_batch(self, batch: Sequence[Submitted], tried: int = 0) -> list[Submitted]:
+        """Answer everybody in a batch, except those that met something held: they are returned."""
         try:
-            settled = await self._settle([write for write, _ in batch])
+            settled = await self._settle([one.write for one in batch], patient=batch[0].patient)
+        except WriteUnknown as error:
+            return await self._ask_again(batch, tried, error)
         except CorruptData as error:  # a row of one session: the others must not hear of it
-            await self._settle_apart(batch, tried, error)
+            return await self._settle_apart(batch, tried, error)
         except LashError as error:
-            _refuse(batch, error)
+            self._refuse(batch, error)
         except Exception as error:
-            await self._settle_apart(batch, tried, error)
+            return await self._settle_apart(batch, tried, error)
         except BaseException as error:
-            _refuse(batch, error)
+            self._refuse(batch, error)
             raise
         else:
-            for (_, answer), outcome in zip(batch, settled, strict=True):
-                if not answer.done():
-                    answer.set_result(outcome)
+            answered = [(one, outcome) for one, outcome in zip(batch, settled, strict=True) if outcome is not None]
+            for one, outcome in answered:
+                self._answer(one, outcome)
+            return [one for one, outcome in zip(batch, settled, strict=True) if outcome is None]
+        return []
 
-    async def _settle_apart(self, batch: Batch, tried: int, error: Exception) -> None:
+    def _give_up(self, one: Submitted) -> bool:
+        """Count a miss. True when the write leaves the front of the line: set aside for a while, or refused."""
+        now = self._time()
+        if one.missed_at is None:
+            one.missed_at = now
+        if now - one.missed_at > PATIENCE:
+            self._refuse([one], StoreLocked("another process holds the session and does not let go; try again"))
+            return True
+        if one.patient:
+            self._line.set_aside(one)
+            self._try_again_at = now + PAUSE
+            return True
+        one.misses += 1
+        return False
+
+    async def _ask_again(self, batch: Sequence[Submitted], tried: int, error: WriteUnknown) -> list[Submitted]:
+        """Nobody knows whether the batch landed. Those that are recognised by their id are told so by a second run."""
+        again = [one for one in batch if one.write.repeatable and tried == 0]
+        self._refuse([one for one in batch if one not in again], error)
+        return await self._settle_batch(again, tried + 1) if again else []
+
+    async def _settle_apart(self, batch: Sequence[Submitted], tried: int, error: Exception) -> list[Submitted]:
         """One write spoiled the batch, and nothing of it was written: each goes on its own, and answers for itself."""
         if len(batch) > 1:
-            for one in batch:
-                await self._settle_batch([one])
-        elif isinstance(error, Unsettled) and tried < MAX_RETRIES:
-            await self._settle_batch(batch, tried + 1)
-        else:
-            _refuse(batch, error.refusal if isinstance(error, Unsettled) else error)
+            return await self._settle_one_by_one(batch)
+        if isinstance(error, Unsettled) and tried < MAX_RETRIES:
+            return await self._settle_batch(batch, tried + 1)
+        self._refuse(batch, error.refusal if isinstance(error, Unsettled) else error)
+        return []
 
+    async def _settle_one_by_one(self, batch: Sequence[Submitted]) -> list[Submitted]:
+        missed: list[Submitted] = []
+        held: set[SessionUid] = set()
+        for one in batch:
+            if held.isdisjoint(one.write.sessions):
+                missed_now = await self._settle_batch([one])
+            else:  # it follows a write of its session that has yet to be settled
+                missed_now = [one]
+            for each in missed_now:
+                held.update(each.write.sessions)
+            missed += missed_now
+        return missed
 
-def _refuse(batch: Batch, error: BaseException) -> None:
-    for _, answer in batch:
-        if answer.done():
-            continue
-        if isinstance(error, LashError):
-            answer.set_result(Settled(error=error))
-        else:
-            answer.set_exception(error)
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # -- answering -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, one: Submitted, outcome: Settled[Any]) -> None:
+        self._line.leave(one)
+        self._let_in()
+        if not one.answer.done():
+            one.answer.set_result(outcome)
+
+    def _refuse(self, batch: Sequence[Submitted], error: BaseException) -> None:
+        for one in batch:
+            if isinstance(error, LashError):
+                self._answer(one, Settled(error=error))
+                continue
+            self._line.leave(one)
+            if not one.answer.done():
+                one.answer.set_exception(error)

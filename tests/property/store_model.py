@@ -388,6 +388,7 @@ class Model:
         self.now = 0
         self.books: dict[str, Book] = {}
         self.deleted: dict[str, int] = {}
+        self.fork_points: dict[str, str | None] = {}
         self.nodes: dict[str, Node] = {}
         self.commits: dict[tuple[str, str], Commit] = {}
         self.debts_of: dict[tuple[str, str, int], Debt] = {}
@@ -464,7 +465,7 @@ class Model:
     def delete(self, uid: str) -> bool:
         if uid in self.deleted:
             return False
-        self.living(uid)
+        self.fork_points[uid] = self.living(uid).forked_from
         del self.books[uid]
         self.deleted[uid] = self.now
         return True
@@ -987,7 +988,9 @@ class Model:
 
         books = list(self.books.values())
         gone = {uid for uid, at in self.deleted.items() if ended(at)}
-        needed = {node.id for book in books for node in self.path(book.forked_from)}
+        points = [book.forked_from for book in books]
+        points += [self.fork_points[uid] for uid, at in self.deleted.items() if not ended(at)]
+        needed = {node.id for point in points for node in self.path(point)}
         report = {
             "items": sum(_drop(b.items, [i.id for i in b.items.values() if ended(i.settled_at)]) for b in books),
             "turns": sum(_drop(b.turns, [t.id for t in b.turns.values() if ended(t.settled_at)]) for b in books),

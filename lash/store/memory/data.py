@@ -129,6 +129,12 @@ class SessionRows:
         return old + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    deleted_at: datetime
+    forked_from: NodeId | None
+
+
 @dataclass
 class MemoryData:
     """One database. What outlives a deleted session, for its forks and its debtors' sake, is kept apart from it."""
@@ -137,7 +143,7 @@ class MemoryData:
     created: int = 0
     sessions: dict[SessionUid, SessionRows] = field(default_factory=dict)
     names: dict[SessionName, SessionUid] = field(default_factory=dict)
-    deleted: dict[SessionUid, datetime] = field(default_factory=dict)
+    deleted: dict[SessionUid, Tombstone] = field(default_factory=dict)
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     commits: dict[tuple[SessionUid, OperationId], CommitRow] = field(default_factory=dict)
     outbox: dict[tuple[SessionUid, OperationId, int], OutboxRow] = field(default_factory=dict)

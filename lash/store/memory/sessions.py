@@ -11,7 +11,7 @@ from lash.ids import SessionName, SessionUid
 from lash.limits import check_id, check_key, check_name
 from lash.store.checks import check_filter, check_kind
 from lash.store.contract import Opened, Page, SessionFilter
-from lash.store.memory.data import DocumentRow, SessionRows
+from lash.store.memory.data import DocumentRow, SessionRows, Tombstone
 from lash.store.memory.handle import Handle, page
 
 
@@ -81,7 +81,7 @@ class MemorySessions(Creating):
             return False
         session = self.living(uid).session
         del data.sessions[uid], data.names[session.name]
-        data.deleted[uid] = now
+        data.deleted[uid] = Tombstone(now, session.forked_from)
         return True
 
     async def document(self, uid: SessionUid, kind: DocumentKind, revision: int | None = None) -> Document:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from lash.graph.parts import blobs_of
 from lash.graph.session import DocumentKind
-from lash.ids import BlobHash, NodeId, split_node_id
+from lash.ids import BlobHash, NodeId, SessionUid, split_node_id
 from lash.inbox.items import Message
 from lash.store.checks import check_time
 from lash.store.contract import Vacuumed
@@ -86,12 +86,15 @@ def _drop_documents(rows: SessionRows, ended: Ended) -> int:
 
 
 def _drop_nodes(data: MemoryData, ended: Ended) -> int:
-    """Nodes of deleted sessions go, except those at or above a point that a living session was forked from."""
-    shared = {node.id for rows in data.sessions.values() for node in walk(data, rows.session.forked_from)}
+    """Nodes of deleted sessions go, except those at or above a point that a session was forked from which is living, or
+    was deleted too lately to be swept itself."""
+    points = [rows.session.forked_from for rows in data.sessions.values()]
+    points += [stone.forked_from for stone in data.deleted.values() if not ended(stone.deleted_at)]
+    shared = {node.id for point in points for node in walk(data, point)}
 
     def doomed(node: NodeId) -> bool:
         place = split_node_id(node)
-        return place is not None and ended(data.deleted.get(place[0])) and node not in shared
+        return place is not None and _gone(data, place[0], ended) and node not in shared
 
     return _drop(data.nodes, lambda node, _: doomed(node))
 
@@ -99,7 +102,12 @@ def _drop_nodes(data: MemoryData, ended: Ended) -> int:
 def _drop_commits(data: MemoryData, ended: Ended) -> int:
     """A commit of a deleted session stays as long as its nodes: rewinds and forks need its state parts."""
     alive = {place[:2] for node in data.nodes if (place := split_node_id(node)) is not None}
-    return _drop(data.commits, lambda place, _: ended(data.deleted.get(place[0])) and place not in alive)
+    return _drop(data.commits, lambda place, _: _gone(data, place[0], ended) and place not in alive)
+
+
+def _gone(data: MemoryData, session: SessionUid, ended: Ended) -> bool:
+    stone = data.deleted.get(session)
+    return stone is not None and ended(stone.deleted_at)
 
 
 def _drop_blobs(data: MemoryData, ended: Ended) -> int:

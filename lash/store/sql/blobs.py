@@ -6,7 +6,7 @@ use.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -18,8 +18,9 @@ from lash.errors import BlobMissing, BlobNotFound, CorruptRecord, InvariantBroke
 from lash.ids import BlobHash
 from lash.limits import check_blob_hash
 from lash.store import schema
+from lash.store.sql.claims import claim_blobs
 from lash.store.sql.questions import BLOB
-from lash.store.sql.steps import Question, Steps, Work, Write, answer_to, answers_to_each
+from lash.store.sql.steps import Steps, Work, Write, answers_to_each, each
 
 Held = tuple[Literal["node", "item", "debt"], int, int]
 """What holds a blob, and its place: a node's branch and depth, an item's seq, a debt's revision and ordinal."""
@@ -30,26 +31,32 @@ _BODY = select(schema.blobs.c.body).where(schema.blobs.c.hash == bindparam("hash
 NewBlob = tuple[BlobHash, bytes, datetime]
 
 
-def _store(connection: Connection, bodies: Sequence[NewBlob]) -> dict[NewBlob, int]:
-    """Keep bodies, in order of hash. One that is known is as young as new: its user must have time to refer to it."""
+def _store(connection: Connection, new: NewBlob) -> int:
+    """Keep a body. One that is known is as young as new: its user must have time to refer to it."""
     insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    new = insert(schema.blobs)
-    kept = new.on_conflict_do_update(index_elements=["hash"], set_={"stored_at": new.excluded.stored_at})
-    for found, body, now in sorted(bodies):
-        connection.execute(kept, {"hash": found, "body": body, "stored_at": now})
-    numbers = BLOB.load(connection, [found for found, _, _ in bodies])
-    return {key: numbers[key[0]] for key in bodies}
+    row = insert(schema.blobs)
+    kept = row.on_conflict_do_update(index_elements=["hash"], set_={"stored_at": row.excluded.stored_at})
+    values = dict(zip(("hash", "body", "stored_at"), new, strict=True))
+    number: int = connection.execute(kept.returning(schema.blobs.c.id), values).scalar_one()
+    return number
 
 
-STORED = Question(_store)
+STORED = each(_store)
+
+
+def store_blobs(work: Work, bodies: Mapping[BlobHash, bytes]) -> Steps[dict[BlobHash, int]]:
+    """Keep these bodies; returns the numbers of their rows."""
+    yield from claim_blobs(sorted(bodies))
+    stored = yield from answers_to_each([STORED((found, body, work.now)) for found, body in sorted(bodies.items())])
+    return {key[0]: number for key, number in stored.items()}
 
 
 def put(found: BlobHash, body: bytes) -> Write[BlobHash]:
     def steps(work: Work) -> Steps[BlobHash]:
-        yield from answer_to(STORED((found, body, work.now)))
+        yield from store_blobs(work, {found: body})
         return found
 
-    return Write((), steps)
+    return Write((), steps, size=len(body))
 
 
 def get(connection: Connection, blob: BlobHash) -> bytes:

@@ -20,7 +20,7 @@ from lash.errors import BlobMissing, InvariantBroken
 from lash.graph.delta import Append, MoveHead, Unchanged, check_append
 from lash.graph.nodes import Node
 from lash.graph.session import Head
-from lash.ids import BlobHash, OperationId, SessionUid
+from lash.ids import BlobHash, OperationId, SessionUid, split_node_id
 from lash.inbox import taking
 from lash.inbox.items import InboxItem, blobs_of_item
 from lash.store import schema
@@ -35,7 +35,7 @@ from lash.store.rows import (
     read_turn,
     read_wait,
 )
-from lash.store.sql.blobs import STORED, hold, numbers_of
+from lash.store.sql.blobs import hold, numbers_of, store_blobs
 from lash.store.sql.graph import boundary, grows_from, insert_parts
 from lash.store.sql.inbox import update_items
 from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED, Remaining
@@ -60,7 +60,20 @@ def commit(plan: CommitPlan) -> Write[CommitReceipt]:
     check_commit(plan)
     debts = debts_of(plan)
     fingerprint = content_hash(plan)
-    return Write((plan.lease.session,), lambda work: _commit(work, plan, debts, fingerprint))
+    return Write(_touched(plan), lambda work: _commit(work, plan, debts, fingerprint), size=_size(plan))
+
+
+def _touched(plan: CommitPlan) -> tuple[SessionUid, ...]:
+    """The session, and where its head moves to a node of another: that one, lest a vacuum take the node meanwhile."""
+    own = plan.lease.session
+    place = split_node_id(plan.delta.to) if isinstance(plan.delta, MoveHead) else None
+    return (own,) if place is None or place[0] == own else (own, place[0])
+
+
+def _size(plan: CommitPlan) -> int:
+    nodes = plan.delta.nodes if isinstance(plan.delta, Append) else ()
+    changed = (part for part in (plan.parts or {}).values() if isinstance(part, Changed))
+    return sum(len(node.body) for node in nodes) + sum(len(part.body) for part in changed)
 
 
 def _commit(work: Work, plan: CommitPlan, debts: list[Debt], fingerprint: str) -> Steps[CommitReceipt]:
@@ -208,18 +221,17 @@ def _blobs(
     work: Work, nodes: tuple[Node, ...], debts: list[Debt], parts: StateParts | None
 ) -> Steps[dict[BlobHash, int]]:
     """The rows of every blob that the commit refers to; bodies of changed parts are stored on the way."""
-    changed = [part for part in (parts or {}).values() if isinstance(part, Changed)]
+    bodies = {part.hash: part.body for part in (parts or {}).values() if isinstance(part, Changed)}
     kept = {part.hash for part in (parts or {}).values() if not isinstance(part, Changed)}
     wanted = frozenset().union(*(node.blobs for node in nodes), *(blobs_of_item(debt.item()) for debt in debts))
-    known = yield from answers_to_each([BLOB(found) for found in sorted(wanted | kept)])
-    bodies = {part.hash for part in changed}
+    known = yield from answers_to_each([BLOB(found) for found in sorted(wanted | kept | bodies.keys())])
     if parts is not None:
-        resolve(parts, known.keys() | bodies)
-    for blob in sorted(wanted - bodies):
+        resolve(parts, known.keys() | bodies.keys())
+    for blob in sorted(wanted - bodies.keys()):
         if blob not in known:
             raise BlobMissing(blob)
-    stored = yield from answers_to_each([STORED((part.hash, part.body, work.now)) for part in changed])
-    return known | {key[0]: number for key, number in stored.items()}
+    stored = yield from store_blobs(work, {found: body for found, body in bodies.items() if found not in known})
+    return known | stored
 
 
 def _keep_parts(work: Work, row: SessionRow, parts: StateParts | None, numbers: dict[BlobHash, int]) -> int:

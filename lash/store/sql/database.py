@@ -20,8 +20,9 @@ class Database(Protocol):
     where: str
     """The database in words that may be shown to anybody: no password."""
 
-    async def settle(self, writes: Sequence[Write[Any]]) -> list[Settled[Any]]:
-        """Settle a batch of writes in one transaction. Unsettled when one of them may be to blame for a failure."""
+    async def settle(self, writes: Sequence[Write[Any]], *, patient: bool = False) -> list[Settled[Any] | None]:
+        """Settle a batch of writes in one transaction; None for each that met something held. Unsettled when one of
+        them may be to blame for a failure. ``patient`` waits a moment for what is held, and others wait with it."""
         ...
 
     async def transact(self, change: Callable[[Connection], R]) -> R:

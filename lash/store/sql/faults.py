@@ -23,6 +23,7 @@ from lash.store.sql.steps import Unsettled
 
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_UNFIT = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_CONSTRAINT)
 _DENIED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 
 # Serialization failure, deadlock, lock not available: the same transaction may pass when it is tried again.
@@ -31,6 +32,8 @@ _WRONG_CREDENTIALS = ("28000", "28P01", "42501")
 _UNKNOWN_DATABASE = "3D000"
 _FULL = ("53100",)
 _READ_ONLY = "25006"
+_UNFIT_CLASSES = ("22", "23", "42")
+"""A value, a row or a statement that the database cannot accept: the fault of one write, not of the database."""
 _GONE = ("08", "57P", "532", "533")
 
 
@@ -66,9 +69,19 @@ def _translate_driver(error: BaseException, where: str) -> LashError | Unsettled
     return StoreUnavailable(f"{where} does not answer: {error}")
 
 
-def _from_sqlite(error: sqlite3.Error, where: str) -> LashError:
-    extended = getattr(error, "sqlite_errorcode", None) or 0
-    code = extended & 0xFF  # the upper bits say only where in SQLite it happened
+def is_io_error(error: DBAPIError) -> bool:
+    return isinstance(error.orig, sqlite3.Error) and _code(error.orig) == sqlite3.SQLITE_IOERR
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The upper bits say only where in SQLite it happened."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def _from_sqlite(error: sqlite3.Error, where: str) -> LashError | Unsettled:
+    code = _code(error)
+    if code in _UNFIT or isinstance(error, sqlite3.DataError | sqlite3.InterfaceError):
+        return Unsettled(InvariantBroken(f"{where} refused a value: {error}"))
     if code in _LOCKED:
         return StoreLocked(f"{where} is locked by another program; close that, or try again")
     if code == sqlite3.SQLITE_FULL:
@@ -93,6 +106,8 @@ def _from_postgres(code: str, error: BaseException, where: str) -> LashError | U
         return DiskFull(f"{where} has no room left: {error}")
     if code == _READ_ONLY:
         return ReadOnlyStore(f"{where} is read-only: {error}. Is it a standby?")
+    if code.startswith(_UNFIT_CLASSES):
+        return Unsettled(InvariantBroken(f"{where} refused a value: {error}"))
     if code.startswith(_GONE):
         return StoreUnavailable(f"{where} is not available: {error}")
     return StoreUnavailable(f"{where}: {error}")

@@ -258,7 +258,7 @@ def fork(new: NewFork) -> Write[Session]:
     place = split_node_id(new.at)
     # The origin of the node is locked too, so that no vacuum takes the node away meanwhile.
     touched = tuple(dict.fromkeys((new.uid, new.parent, place[0] if place else new.parent)))
-    return Write(touched, lambda work: _fork(work, new))
+    return Write(touched, lambda work: _fork(work, new), creates=new.uid)
 
 
 def _fork(work: Work, new: NewFork) -> Steps[Session]:

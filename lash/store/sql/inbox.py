@@ -25,7 +25,7 @@ from lash.turn.record import Turn, available_from
 
 
 def admit(uid: SessionUid, item: NewItem) -> Write[InboxItem]:
-    check_arriving(item)
+    size = check_arriving(item)
 
     def steps(work: Work) -> Steps[InboxItem]:
         row = work.session(uid)
@@ -35,7 +35,7 @@ def admit(uid: SessionUid, item: NewItem) -> Write[InboxItem]:
             keep_session(work, row, after, was=turn, turn=turn)
         return admitted
 
-    return Write((uid,), steps)
+    return Write((uid,), steps, size=size)
 
 
 def admit_into(work: Work, row: SessionRow, item: NewItem, turn: Turn | None) -> Steps[tuple[InboxItem, SessionRow]]:
@@ -96,7 +96,7 @@ def cancel(uid: SessionUid, selection: Selection) -> Write[list[Cancelled]]:
         keep_session(work, row, replace(row, next_item_at=due), was=turn, turn=turn)
         return answers
 
-    return Write((uid,), steps)
+    return Write((uid,), steps, urgent=True, repeatable=False)
 
 
 def _answers(work: Work, row: SessionRow, selection: Selection) -> Steps[list[Cancelled]]:

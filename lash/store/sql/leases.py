@@ -42,7 +42,7 @@ def acquire(uid: SessionUid, owner: OwnerId, ttl: timedelta) -> Write[Acquired]:
         keep_session(work, row, row.with_lease(rules.record_of(acquired.lease)), was=turn, turn=turn)
         return acquired
 
-    return Write((uid,), steps)
+    return Write((uid,), steps, urgent=True)
 
 
 def renew(lease: ExecutionLease, ttl: timedelta) -> Write[ExecutionLease]:
@@ -55,7 +55,7 @@ def renew(lease: ExecutionLease, ttl: timedelta) -> Write[ExecutionLease]:
         keep_session(work, row, row.with_lease(rules.record_of(renewed)), was=turn, turn=turn)
         return renewed
 
-    return Write((lease.session,), steps)
+    return Write((lease.session,), steps, urgent=True)
 
 
 def release(lease: ExecutionLease) -> Write[None]:
@@ -71,7 +71,7 @@ def release(lease: ExecutionLease) -> Write[None]:
             update_turn(work, row, after)
         keep_session(work, row, row.with_lease(released), was=turn, turn=after)
 
-    return Write((lease.session,), steps)
+    return Write((lease.session,), steps, urgent=True)
 
 
 def read(connection: Connection, uid: SessionUid) -> LeaseRecord:

@@ -13,14 +13,15 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from lash.clock import from_micros
-from lash.errors import LashError, MissingExtra, StoreUnavailable, UnsupportedUrl, WriteUnknown
+from lash.errors import LashError, MissingExtra, StoreLocked, StoreUnavailable, UnsupportedUrl, WriteUnknown
 from lash.store.sql.faults import translated
-from lash.store.sql.questions import LOCKED
+from lash.store.sql.questions import lock_patiently, lock_unheld
 from lash.store.sql.steps import Settled, Unsettled, Write, settle
 
 R = TypeVar("R")
 _NOW = text("SELECT lash_now()")
 LOCK_TIMEOUT = "10s"
+_A_MOMENT = text("SET LOCAL lock_timeout = '250ms'")
 _ABANDONED = {"idle_in_transaction_session_timeout": "5s"}
 """A process that was stopped in the middle of a write must not keep its rows locked for longer than others wait."""
 _SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -36,20 +37,44 @@ class PostgresDatabase:
         self._turn = asyncio.Lock()
         self._writer: AsyncConnection | None = None
 
-    async def settle(self, writes: Sequence[Write[Any]]) -> list[Settled[Any]]:
-        return await self.transact(lambda connection: settle(connection, writes, lock=LOCKED, clock=self.now))
+    async def settle(self, writes: Sequence[Write[Any]], *, patient: bool = False) -> list[Settled[Any] | None]:
+        if not patient:
+            return await self.transact(lambda connection: settle(connection, writes, lock=lock_unheld, clock=self.now))
+
+        def wait(connection: Connection) -> list[Settled[Any] | None]:
+            connection.execute(_A_MOMENT)
+            return settle(connection, writes, lock=lock_patiently, clock=self.now)
+
+        try:
+            return await self.transact(wait)
+        except Unsettled as error:
+            if isinstance(error.refusal, StoreLocked):
+                return [None] * len(writes)
+            raise
 
     async def transact(self, change: Callable[[Connection], R]) -> R:
         async with self._turn:
-            connection = await self._connected()
+            kept = self._writer is not None
             try:
-                with translated(self.where):
-                    result = await connection.run_sync(change)
-                await self._commit(connection)
-            except BaseException as error:
-                await self._undo(connection, error)
+                return await self._attempt(change)
+            except WriteUnknown:
                 raise
-            return result
+            except StoreUnavailable:
+                if not kept or self._writer is not None:
+                    raise
+                # The connection that was kept had died, and nothing was committed: a new one may do.
+                return await self._attempt(change)
+
+    async def _attempt(self, change: Callable[[Connection], R]) -> R:
+        connection = await self._connected()
+        try:
+            with translated(self.where):
+                result = await connection.run_sync(change)
+            await self._commit(connection)
+        except BaseException as error:
+            await self._undo(connection, error)
+            raise
+        return result
 
     async def _connected(self) -> AsyncConnection:
         if self._writer is None:

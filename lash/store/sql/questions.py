@@ -13,21 +13,33 @@ from lash.ids import BlobHash, SessionName, SessionUid, TurnId
 from lash.inbox.taking import MAX_TAKEN
 from lash.store import schema
 from lash.store.rows import SessionRow, read_session
-from lash.store.sql.steps import Locking, Question, each, rows_by
+from lash.store.sql.steps import Question, Rows, each, rows_by
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 _SESSIONS = select(schema.sessions)
 _BY_UID = _SESSIONS.where(schema.sessions.c.uid.in_(bindparam("uids", expanding=True)))
-_LOCKED = _BY_UID.order_by(schema.sessions.c.id).with_for_update()
+_IN_ORDER = _BY_UID.order_by(schema.sessions.c.id)
+_UNHELD = _IN_ORDER.with_for_update(skip_locked=True)
+_AWAITED = _IN_ORDER.with_for_update()
 _BY_NAME = _SESSIONS.where(
     schema.sessions.c.name.in_(bindparam("names", expanding=True)), text("lash_sessions.state = 'live'")
 )
 
 
-def _by_uid(statement: Select[Any], connection: Connection, uids: Sequence[SessionUid]) -> dict[SessionUid, SessionRow]:
+def _by_uid(statement: Select[Any], connection: Connection, uids: Sequence[SessionUid]) -> Rows:
     rows = [read_session(row) for row in connection.execute(statement, {"uids": uids}).mappings()]
     return {row.uid: row for row in rows}
+
+
+def lock_unheld(connection: Connection, uids: Sequence[SessionUid]) -> Rows:
+    """Lock the rows that nobody holds. On SQLite, where only one transaction writes at a time, that is all of them."""
+    return _by_uid(_UNHELD, connection, uids)
+
+
+def lock_patiently(connection: Connection, uids: Sequence[SessionUid]) -> Rows:
+    """Wait for those that hold the rows."""
+    return _by_uid(_AWAITED, connection, uids)
 
 
 def _by_name(connection: Connection, names: Sequence[SessionName]) -> dict[SessionName, SessionRow]:
@@ -35,7 +47,6 @@ def _by_name(connection: Connection, names: Sequence[SessionName]) -> dict[Sessi
     return {row.name: row for row in rows if row.name is not None}
 
 
-LOCKED = Locking(lambda connection, uids: _by_uid(_LOCKED, connection, uids))
 BY_UID: Question[SessionUid, SessionRow] = Question(lambda connection, uids: _by_uid(_BY_UID, connection, uids))
 BY_NAME = Question(_by_name)
 DOCUMENT = rows_by(schema.documents.c.session, schema.documents.c.kind, schema.documents.c.revision)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from lash.errors import (
     SessionDeleted,
     SessionExists,
     SessionNotFound,
-    StoreLocked,
 )
 from lash.graph.session import Document, DocumentKind, NewSession, Session
 from lash.ids import SessionName, SessionUid
@@ -27,8 +25,9 @@ from lash.store import schema
 from lash.store.checks import check_filter, check_kind, check_limit, read_cursor
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.rows import SessionRow, new_session_values, read_object, read_session, session_values, write_json
+from lash.store.sql.claims import claim_name
 from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
-from lash.store.sql.steps import Question, Steps, Unsettled, Work, Write, answer_to, answers_to
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, each
 from lash.turn.record import Turn, ready_at
 
 
@@ -40,19 +39,15 @@ class NewRow:
     values: tuple[tuple[str, Any], ...]
 
 
-def _insert(connection: Connection, new: Sequence[NewRow]) -> dict[NewRow, int]:
-    """Insert rows whose uid and name are free, in order of name; returns their numbers. The others are left out."""
+def _insert(connection: Connection, new: NewRow) -> int | None:
+    """The number of a new row; None when its uid or its name is taken."""
     insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = insert(schema.sessions).on_conflict_do_nothing().returning(schema.sessions.c.id)
-    found: dict[NewRow, int] = {}
-    for row in sorted(new, key=lambda row: row.name):
-        number = connection.execute(statement, dict(row.values)).scalar_one_or_none()
-        if number is not None:
-            found[row] = number
-    return found
+    number: int | None = connection.execute(statement, dict(new.values)).scalar_one_or_none()
+    return number
 
 
-INSERTED = Question(_insert)
+INSERTED = each(_insert)
 
 
 def keep_session(work: Work, before: SessionRow, after: SessionRow, *, was: Turn | None, turn: Turn | None) -> None:
@@ -75,7 +70,7 @@ def _causes(row: SessionRow, turn: Turn | None) -> tuple[object, ...]:
 
 def create(new: NewSession) -> Write[Session]:
     check_new(new)
-    return Write((new.uid,), lambda work: _create(work, new))
+    return Write((new.uid,), lambda work: _create(work, new), creates=new.uid)
 
 
 def open_or_create(new: NewSession) -> Write[Opened]:
@@ -94,7 +89,7 @@ def open_or_create(new: NewSession) -> Write[Opened]:
             return Opened(row.session(), created=False)
         return Opened(session, created=True)
 
-    return Write((new.uid,), steps)
+    return Write((new.uid,), steps, creates=new.uid)
 
 
 def check_new(new: NewSession) -> None:
@@ -134,13 +129,14 @@ NO_PARENT = {"parent_session": None, "parent_branch": None, "parent_depth": None
 
 def insert_session(name: SessionName, values: dict[str, Any]) -> Steps[int | None]:
     """The number of a new session's row; None when the uid is taken, SessionExists when the name is."""
+    yield from claim_name(name)
     number = yield from answer_to(INSERTED(NewRow(name, tuple(values.items()))))
     if number is None:
         by_name, by_uid = yield from answers_to(BY_NAME(name), BY_UID(values["uid"]))
         if by_name is not None and by_name.uid != values["uid"]:
             raise SessionExists(name, by_name.uid)
-        if by_name is None and by_uid is None:  # whoever had the name was deleted a moment later: begin anew
-            raise Unsettled(StoreLocked(f"session {name!r} is being deleted and created all the time; try again"))
+        if by_name is None and by_uid is None:
+            raise InvariantBroken(f"session {name!r} could not be inserted, and nothing is in its way")
     return number
 
 
@@ -195,10 +191,10 @@ def put_document(uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expec
 
 def delete(uid: SessionUid) -> Write[bool]:
     def steps(work: Work) -> Steps[bool]:
-        yield from ()
         row = work.any_session(uid)
-        if row.state == "deleted":
+        if row.name is None:
             return False
+        yield from claim_name(row.name)
         gone = replace(
             row,
             state="deleted",
@@ -215,7 +211,7 @@ def delete(uid: SessionUid) -> Write[bool]:
         work.changes.update(schema.sessions, {"id": row.id}, session_values(gone))
         return True
 
-    return Write((uid,), steps)
+    return Write((uid,), steps, repeatable=False)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

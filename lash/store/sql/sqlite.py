@@ -17,12 +17,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
 from lash.clock import Clock
-from lash.store.sql.faults import translated
-from lash.store.sql.questions import LOCKED
+from lash.errors import WriteUnknown
+from lash.store.sql.faults import is_io_error, translated
+from lash.store.sql.questions import lock_unheld
 from lash.store.sql.steps import Settled, Write, settle
 
 R = TypeVar("R")
@@ -37,15 +39,22 @@ class SqliteDatabase:
         self._engine = writing_engine(path, busy_timeout)
         self._readers = _reading_engine(path, busy_timeout)
 
-    async def settle(self, writes: Sequence[Write[Any]]) -> list[Settled[Any]]:
-        return await self.transact(lambda connection: settle(connection, writes, lock=LOCKED, clock=self.now))
+    async def settle(self, writes: Sequence[Write[Any]], *, patient: bool = False) -> list[Settled[Any] | None]:
+        return await self.transact(lambda connection: settle(connection, writes, lock=lock_unheld, clock=self.now))
 
     async def transact(self, change: Callable[[Connection], R]) -> R:
-        def run() -> R:
-            with translated(self.where), self._engine.begin() as connection:
-                return change(connection)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, change)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+    def _run(self, change: Callable[[Connection], R]) -> R:
+        with translated(self.where), self._engine.connect() as connection:
+            result = change(connection)
+            try:
+                connection.commit()
+            except OperationalError as error:
+                if is_io_error(error):  # the log may have reached the disk or not
+                    raise WriteUnknown(f"{self.where} failed during a commit; repeat the call") from error
+                raise
+            return result
 
     async def read(self, look: Callable[[Connection], R]) -> R:
         with translated(self.where):

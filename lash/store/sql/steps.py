@@ -8,6 +8,10 @@ as if it were alone.
 
 Writes of one round touch different sessions, so what one decides cannot change what another has read. A second write of
 the same session waits for the next round of the same transaction.
+
+No write waits for a lock while it holds another, so no two batches can block each other for ever: the session rows of
+the whole batch are locked first, in one statement, and a write that meets something held (a row, or a name that another
+transaction is just inserting) is put back and tried again with a later batch.
 """
 
 from __future__ import annotations
@@ -173,10 +177,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Write(Generic[R]):
-    """A write: the sessions it touches, all of which are locked together, and its steps."""
+    """A write: the sessions it touches, all of which are locked together, and its steps.
+
+    ``creates`` is a session that need not exist. ``size`` is about how many bytes it carries. ``urgent`` writes go
+    before the others in line. ``repeatable`` says that a second run answers as the first one did, so that the writer
+    may run it again when it does not know whether the first one landed.
+    """
 
     sessions: tuple[SessionUid, ...]
     steps: Callable[[Work], Steps[R]]
+    creates: SessionUid | None = None
+    size: int = 0
+    urgent: bool = False
+    repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,36 +216,67 @@ class Unsettled(Exception):
         self.refusal = refusal
 
 
-class Locking(Question[SessionUid, SessionRow]):
-    """The question that locks session rows and reads them."""
+class Held(Exception):
+    """What this write needs is held by a transaction that has not ended. It changed nothing, and is tried again."""
+
+
+Rows = dict[SessionUid, SessionRow]
+Lock = Callable[[Connection, Sequence[SessionUid]], Rows]
+"""Locks session rows and reads them. Those that are missing do not exist, or are held."""
 
 
 def settle(
-    connection: Connection, writes: Sequence[Write[Any]], *, lock: Locking, clock: Callable[[Connection], datetime]
-) -> list[Settled[Any]]:
-    """Settle a batch inside an open transaction. Each write succeeds or fails on its own."""
+    connection: Connection, writes: Sequence[Write[Any]], *, lock: Lock, clock: Callable[[Connection], datetime]
+) -> list[Settled[Any] | None]:
+    """Settle a batch inside an open transaction. Each write succeeds or fails on its own; None for one that met
+    something held."""
     settled: dict[int, Settled[Any]] = {}
+    rows = _lock(connection, lock, writes)
+    held = _held(connection, writes, rows)
+    now = clock(connection)  # read after the locks are held
     waiting = list(enumerate(writes))
     while waiting:
-        round_, waiting = _split(waiting)
-        named = sorted({uid for _, write in round_ for uid in write.sessions})
-        rows = lock.load(connection, named) if named else {}
-        now = clock(connection)  # read after the locks are held
+        round_, waiting = _split(waiting, held)
         changes = Changes()
         for number, outcome, wanted in _decide(connection, round_, rows, now):
+            if outcome is None:
+                held.update(writes[number].sessions)
+                continue
             settled[number] = outcome
             if outcome.error is None:
                 changes.add(wanted)
         changes.write(connection)
-    return [settled[number] for number in range(len(writes))]
+        if waiting:
+            rows = _lock(connection, lock, [write for _, write in waiting])
+    return [settled.get(number) for number in range(len(writes))]
 
 
-def _split(writes: list[tuple[int, Write[Any]]]) -> tuple[list[tuple[int, Write[Any]]], list[tuple[int, Write[Any]]]]:
-    """A round of writes that share no session, in order, and the rest."""
+def _lock(connection: Connection, lock: Lock, writes: Sequence[Write[Any]]) -> Rows:
+    named = sorted({uid for write in writes for uid in write.sessions})
+    return lock(connection, named) if named else {}
+
+
+_BY_UID = select(schema.sessions.c.uid).where(schema.sessions.c.uid.in_(bindparam("uids", expanding=True)))
+
+
+def _held(connection: Connection, writes: Sequence[Write[Any]], rows: Rows) -> set[SessionUid]:
+    """The sessions that exist and could not be locked."""
+    missing = {uid for write in writes for uid in write.sessions if uid not in rows and uid != write.creates}
+    found = connection.execute(_BY_UID, {"uids": sorted(missing)}) if missing else ()
+    return {SessionUid(row.uid) for row in found}
+
+
+def _split(
+    writes: list[tuple[int, Write[Any]]], held: set[SessionUid]
+) -> tuple[list[tuple[int, Write[Any]]], list[tuple[int, Write[Any]]]]:
+    """A round of writes that share no session, in order, and the rest. What follows a held write is held itself."""
     touched: set[SessionUid] = set()
     round_: list[tuple[int, Write[Any]]] = []
     later: list[tuple[int, Write[Any]]] = []
     for number, write in writes:
+        if not held.isdisjoint(write.sessions):
+            held.update(write.sessions)
+            continue
         free = touched.isdisjoint(write.sessions)
         (round_ if free else later).append((number, write))
         touched.update(write.sessions)
@@ -240,8 +284,8 @@ def _split(writes: list[tuple[int, Write[Any]]]) -> tuple[list[tuple[int, Write[
 
 
 def _decide(
-    connection: Connection, round_: list[tuple[int, Write[Any]]], rows: Mapping[SessionUid, SessionRow], now: datetime
-) -> Iterable[tuple[int, Settled[Any], Changes]]:
+    connection: Connection, round_: list[tuple[int, Write[Any]]], rows: Rows, now: datetime
+) -> Iterable[tuple[int, Settled[Any] | None, Changes]]:
     """Run the generators of a round in lockstep until each has returned or raised."""
     running: dict[int, tuple[Work, Steps[Any], tuple[Any, ...] | None]] = {}
     for number, write in round_:
@@ -258,6 +302,9 @@ def _decide(
             except LashError as error:
                 del running[number]
                 yield number, Settled(error=error), work.changes
+            except Held:
+                del running[number]
+                yield number, None, work.changes
         found = _answer(connection, [ask for asks in asked.values() for ask in asks])
         for number, asks in asked.items():
             work, steps, _ = running[number]
@@ -265,7 +312,7 @@ def _decide(
 
 
 def _answer(connection: Connection, asks: Iterable[Ask[Any, Any]]) -> dict[Question[Any, Any], Mapping[Hashable, Any]]:
-    """One statement for each kind of question. Those that write sort their keys, so that all insert in one order."""
+    """One statement for each kind of question."""
     by_question: dict[Question[Any, Any], dict[Hashable, None]] = defaultdict(dict)
     for ask in asks:
         by_question[ask.question][ask.key] = None

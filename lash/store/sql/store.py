@@ -16,7 +16,7 @@ from lash.commit.parts import hash_of
 from lash.commit.plan import CommitPlan, CommitReceipt
 from lash.commit.usage import UsageTotal
 from lash.encoding import JsonObject
-from lash.errors import StoreClosed
+from lash.errors import StoreClosed, StoreLocked
 from lash.graph.nodes import Node
 from lash.graph.session import Document, DocumentKind, NewFork, NewSession, Session
 from lash.ids import (
@@ -48,11 +48,12 @@ from lash.store.contract import (
     TurnOpening,
     Vacuumed,
 )
-from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, sessions, turns, vacuum
+from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, sessions, turns
 from lash.store.sql import waits as sql_waits
 from lash.store.sql.database import Database
 from lash.store.sql.steps import Unsettled
-from lash.store.writer import Writer
+from lash.store.sql.vacuum import Change, Look, Sweep, rehearse, sweep
+from lash.store.writer import MAX_RETRIES, Backlog, Writer
 from lash.turn.journal import Identity, JournalEntry, JournalRecord
 from lash.turn.record import CancelRequest, Turn
 from lash.waits import Answered, NewWait, Wait
@@ -60,7 +61,7 @@ from lash.waits import Answered, NewWait, Wait
 R = TypeVar("R")
 
 
-class _DryRun(Exception):  # not an error: it carries a report out of a transaction that must not land
+class _Rehearsed(Exception):  # not an error: it carries a report out of a transaction that must not land
     def __init__(self, report: Vacuumed) -> None:
         self.report = report
 
@@ -85,6 +86,11 @@ class SqlStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("this store was closed; open it again")
+
+    @property
+    def backlog(self) -> Backlog:
+        """How much waits to be written. When callers wait for room, the database is slower than they are."""
+        return self._writer.backlog
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -282,17 +288,39 @@ class SqlStore:
     async def vacuum(self, *, before: datetime, dry_run: bool = False) -> Vacuumed:
         check_time("before", before)
         self._check_open()
+        parts = sweep(before, self._database.now)
+        if dry_run:
+            return await self._rehearse(parts)
+        answer: object = None
+        while True:
+            try:
+                part = parts.send(answer)
+            except StopIteration as end:
+                report: Vacuumed = end.value
+                return report
+            answer = await (self._read(part.run) if isinstance(part, Look) else self._sweep(part))
 
+    async def _sweep(self, part: Change) -> Vacuumed:
+        for _ in range(MAX_RETRIES):
+            try:
+                return await self._alone(lambda connection: part.run(False, connection))
+            except StoreLocked:
+                continue
+        return await self._alone(lambda connection: part.run(False, connection))
+
+    async def _rehearse(self, parts: Sweep) -> Vacuumed:
         def change(connection: Connection) -> Vacuumed:
-            report = vacuum.sweep(connection, before, self._database.now(connection))
-            if dry_run:
-                raise _DryRun(report)
-            return report
+            raise _Rehearsed(rehearse(connection, parts))
 
         try:
-            return await self._writer.alone(lambda: self._database.transact(change))
-        except _DryRun as dry:
+            return await self._alone(change)
+        except _Rehearsed as dry:
             return dry.report
+
+    async def _alone(self, change: Callable[[Connection], R]) -> R:
+        """One transaction between two batches."""
+        try:
+            return await self._writer.alone(lambda: self._database.transact(change))
         except Unsettled as error:
             raise error.refusal from error
 

@@ -62,7 +62,7 @@ def update_turn(work: Work, row: SessionRow, turn: Turn) -> None:
 
 
 def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
-    check_opening(opening)
+    size = check_opening(opening)
 
     def steps(work: Work) -> Steps[OpenedTurn]:
         before = row = work.session(opening.session)
@@ -85,7 +85,7 @@ def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
         taken = {item.id: item for item in opened.items}
         return replace(opened, admitted=None if admitted is None else taken.get(admitted.id, admitted))
 
-    return Write((opening.session,), steps)
+    return Write((opening.session,), steps, size=size)
 
 
 def _take_over(work: Work, row: SessionRow, opening: TurnOpening, turn: Turn) -> Steps[tuple[OpenedTurn, SessionRow]]:
@@ -221,8 +221,7 @@ def record_effects(
 ) -> Write[tuple[JournalEntry, ...]]:
     for wait in waits:
         check_wait(wait)
-    for new in records:
-        check_record(new)
+    size = sum(check_record(new) for new in records)
 
     def steps(work: Work) -> Steps[tuple[JournalEntry, ...]]:
         row = work.session(lease.session)
@@ -236,7 +235,7 @@ def record_effects(
             keep_session(work, row, written.row, was=driven, turn=after)
         return tuple(written.entries[new.key] for new in records)
 
-    return Write((lease.session,), steps)
+    return Write((lease.session,), steps, size=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +321,7 @@ def request_cancel(uid: SessionUid, turn: TurnId, request: RequestId, reason: st
             keep_session(work, row, row, was=found.turn, turn=after)
         return CancelRequested(standing, first=True)
 
-    return Write((uid,), steps)
+    return Write((uid,), steps, urgent=True)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def open_into(work: Work, row: SessionRow, waits: Sequence[NewWait]) -> Steps[di
 
 
 def answer(uid: SessionUid, wait: WaitId, value: JsonValue) -> Write[Answered]:
-    canonical(value, what="answer")
+    size = len(canonical(value, what="answer"))
 
     def steps(work: Work) -> Steps[Answered]:
         row = work.rows.get(uid)
@@ -70,7 +70,7 @@ def answer(uid: SessionUid, wait: WaitId, value: JsonValue) -> Write[Answered]:
             yield from _settle(work, row, [known], [answered.wait])
         return answered
 
-    return Write((uid,), steps)
+    return Write((uid,), steps, size=size)
 
 
 def revoke(uid: SessionUid, waits: Sequence[WaitId]) -> Write[list[Wait]]:
