@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv run test test-long check clean
+.PHONY: venv run test test-long check bench clean
 
 venv: .venv/installed
 
@@ -21,6 +21,7 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples
+	$(BIN)/mypy bench
 	$(BIN)/lint-imports
 
 test: venv
@@ -29,6 +30,10 @@ test: venv
 # The same histories as in `test`, fifty times as many.
 test-long: venv
 	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property --timeout 3600
+
+# Ratios to the bare drivers; fails on a missed bound.
+bench: venv
+	$(BIN)/python -m bench
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

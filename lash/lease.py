@@ -40,6 +40,10 @@ class LeaseRecord:
         """
         return self.free_from(now) <= now
 
+    def holds_off(self, owner: OwnerId, now: datetime) -> bool:
+        """Whether this owner must wait for another."""
+        return self.owner != owner and not self.expired(now)
+
     def free_from(self, now: datetime) -> datetime:
         """When another owner may take over: from now on, unless somebody holds it and says until when."""
         if self.owner is None or self.expires_at is None or self.expires_at > now + 2 * MAX_TTL:

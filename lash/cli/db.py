@@ -1,6 +1,6 @@
 """``lash db``: look at a database, and bring it to the newest revision.
 
-The store is imported by the commands that need it: it takes most of a second, and ``lash --help`` can do without.
+The store is imported by the commands that need it: that takes a while, and ``lash --help`` can do without.
 """
 
 from __future__ import annotations

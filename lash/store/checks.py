@@ -12,11 +12,11 @@ from lash.commit.plan import CommitPlan, check_plan
 from lash.encoding import canonical, utf8_size
 from lash.errors import InvalidKey, InvalidValue
 from lash.graph.delta import Append
-from lash.graph.session import DOCUMENT_KINDS
+from lash.graph.session import DOCUMENT_KINDS, NewFork, NewSession
 from lash.ids import ReplayKey
 from lash.inbox.cancelling import From, Selection, These
 from lash.inbox.items import Boundary, NewItem, check_item, encode_body
-from lash.limits import check_blob_hash, check_id, check_key, check_owner, check_size, check_ttl
+from lash.limits import check_blob_hash, check_id, check_key, check_name, check_owner, check_size, check_ttl
 from lash.store.contract import SessionFilter, TurnOpening
 from lash.turn.journal import Finished, Identity, JournalRecord
 from lash.waits import NewWait
@@ -65,6 +65,20 @@ def check_agents(agents: Collection[str]) -> None:
 def check_kind(kind: str) -> None:
     if kind not in DOCUMENT_KINDS:
         raise InvalidValue("document", f"{kind!r} is none of {', '.join(DOCUMENT_KINDS)}")
+
+
+def check_new(new: NewSession) -> None:
+    check_id("a session uid", new.uid)
+    check_name(new.name)
+    check_key(new.agent)
+    canonical(new.config, what="config")
+    canonical(new.metadata, what="metadata")
+
+
+def check_fork(new: NewFork) -> None:
+    check_id("a session uid", new.uid)
+    check_name(new.name)
+    canonical(new.metadata, what="metadata")
 
 
 def check_arriving(item: NewItem) -> int:

@@ -1,8 +1,9 @@
 """What a store promises. The docstrings are the contract; the classes in ``lash.testing`` execute it on any store.
 
-Every method is atomic: it settles everything it says in one transaction, or raises and changes nothing. Every write may
-be repeated after a lost answer, because its ids are minted by the caller. Any method that names a session raises
-SessionNotFound for a uid that never was, and SessionDeleted for one that was deleted. "Now" is the store's own time.
+Every method but ``vacuum`` is atomic: it settles everything it says in one transaction, or raises and changes nothing.
+Every write may be repeated after a lost answer, because its ids are minted by the caller. Any method that names a
+session raises SessionNotFound for a uid that never was, and SessionDeleted for one that was deleted. "Now" is the
+store's own time.
 """
 
 from __future__ import annotations
@@ -171,7 +172,8 @@ class SessionStore(Protocol):
         """Living sessions in order of creation, 1 to 1000 a page; a cursor that no page ended with is InvalidValue.
 
         No session that is there throughout is missed or seen twice. One that is created meanwhile may be found or not.
-        Deleting the session that a page ended with does not lose the place.
+        Deleting the session that a page ended with does not lose the place. A session that this runtime cannot read is
+        left out, and says why when it is asked for by itself.
         """
         ...
 
@@ -354,7 +356,7 @@ class WaitStore(Protocol):
 
     async def answer(self, key: str, value: JsonValue) -> Answered:
         """Settle a wait by its key, from any process, before or after anybody waits for it. The first answer stands and
-        is returned to later ones. The session of a turn that is parked becomes ready in the same transaction."""
+        is returned to later ones. The session of a turn that is parked on it becomes ready in the same transaction."""
         ...
 
     async def wait(self, uid: SessionUid, wait: WaitId) -> Wait:
@@ -379,7 +381,8 @@ class CommitStore(Protocol):
         Checked in this order: the receipt (the same operation with the same content returns the first one, other
         content is OperationReused), the lease (LeaseLost), the head (HeadMoved), the unsettled turn with its cancel
         request and its items, the laws of the graph, the state parts and blobs. Items aimed at the turn that never
-        entered become input for the next one; its journal is retired.
+        entered become input for the next one; waits of the turn that are still pending are revoked; its journal is
+        retired.
         """
         ...
 
@@ -396,7 +399,7 @@ class OutboxStore(Protocol):
     """What commits owe other sessions."""
 
     async def debts(self, *, limit: int = 100) -> list[Debt]:
-        """Undelivered outbox items, oldest first."""
+        """Undelivered outbox items, oldest first. One that cannot be read is left out and holds up no other."""
         ...
 
     async def deliver(self, debt: Debt) -> InboxItem | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import RowMapping
@@ -12,7 +14,7 @@ from sqlalchemy import RowMapping
 from lash.commit.outbox import Debt, decode_owed
 from lash.commit.plan import CommitReceipt
 from lash.encoding import JsonObject, canonical, check_version, read_record, record
-from lash.errors import CorruptRecord
+from lash.errors import CorruptData, CorruptGraph, CorruptRecord
 from lash.graph.session import SESSION_VERSION, DocumentKind, Head, Session
 from lash.ids import (
     ItemId,
@@ -33,7 +35,10 @@ from lash.turn.journal import Identity, JournalEntry
 from lash.turn.record import CancelRequest, Turn, available_from
 from lash.waits import Wait
 
+R = TypeVar("R")
+
 MAX_COUNTER = 2**63 - 1
+MAX_SMALL = 2**31 - 1
 RECORD_VERSION = 1
 """Of options, summaries, identities, outcomes, answers and documents, which all are JSON of somebody else's making."""
 
@@ -120,11 +125,28 @@ def session_values(row: SessionRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in CHANGING}
 
 
+def readable(read: Callable[[RowMapping], R], rows: Iterable[RowMapping]) -> list[R]:
+    """The rows of a listing that can be read. One that is damaged, or newer than this runtime, must not hide the others
+    for ever; whoever asks for it by itself hears what is wrong with it."""
+    found: list[R] = []
+    for row in rows:
+        with contextlib.suppress(CorruptData):
+            found.append(read(row))
+    return found
+
+
 def read_session(row: RowMapping) -> SessionRow:
     what = f"session {row['uid']}"
     check_version(row["version"], what=what, supported=SESSION_VERSION)
     if max(row["revision"], row["seq"], row["lease_generation"]) >= MAX_COUNTER:
         raise CorruptRecord(what, "one of its counters has run out")
+    documents = (row["config_revision"], row["catalog_revision"], row["metadata_revision"])
+    if not all(0 <= revision < MAX_SMALL for revision in documents):
+        raise CorruptRecord(what, f"its documents have the revisions {documents}")
+    begun = row["leaf"] is not None
+    if not (0 <= row["frame"] <= row["depth"] < MAX_SMALL if begun else row["frame"] == row["depth"] == -1):
+        head = f"depth {row['depth']}, frame {row['frame']} and leaf {row['leaf']}"
+        raise CorruptGraph(f"the head of {what} says {head}")
     return SessionRow(**dict(row))
 
 

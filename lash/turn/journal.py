@@ -8,6 +8,7 @@ used all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Literal
@@ -16,7 +17,8 @@ from pydantic import JsonValue
 
 from lash.encoding import JsonObject, canonical
 from lash.errors import OutcomeRecorded, ReplayMismatch
-from lash.ids import ReplayKey, WaitId
+from lash.ids import ItemId, ReplayKey, WaitId
+from lash.inbox.items import InboxItem
 
 EntryState = Literal["started", "completed", "failed"]
 
@@ -139,6 +141,20 @@ def write(known: JournalEntry | None, new: JournalRecord, *, seq: int, now: date
                 composition=new.composition or (known.composition if known else None),
                 wait=known.wait if known else None,
             )
+
+
+def taking(items: Sequence[InboxItem]) -> JsonObject:
+    """The outcome of a checkpoint at which a turn took these items."""
+    return {"items": [item.id for item in items]}
+
+
+def items_taken(entry: JournalEntry) -> list[ItemId]:
+    """The items that a checkpoint took, as the journal has them."""
+    match entry:
+        case JournalEntry(state="completed", outcome={"items": list(items)}):
+            return [ItemId(str(item)) for item in items]
+        case _:
+            raise OutcomeRecorded(entry.key)
 
 
 def _with_wait(known: JournalEntry, new: Started, seq: int) -> JournalEntry | None:

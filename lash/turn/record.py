@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, TypeGuard
 
+from lash import lease as leases
 from lash.encoding import JsonObject
 from lash.errors import EvidenceMissing, TurnCancelRequested, TurnParked, TurnSettled, TurnUnsettled, UnsettledItems
+from lash.graph.session import Session
 from lash.ids import ItemId, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox.items import InboxItem
 from lash.lease import ExecutionLease, LeaseRecord
@@ -44,6 +46,7 @@ class Turn:
     items: tuple[ItemId, ...] = ()
     parked_until: datetime | None = None
     parked_on: tuple[WaitId, ...] = ()
+    """The waits it was parked on; kept when it becomes due, empty once it is taken up or settled."""
     outcome: str | None = None
     summary: JsonObject = field(default_factory=dict)
     settled_at: datetime | None = None
@@ -77,6 +80,34 @@ class TurnSettlement:
     gives_back: frozenset[ItemId] = frozenset()
     cancelled_by: RequestId | None = None
     summary: JsonObject = field(default_factory=dict)
+
+
+def begin(turn: TurnId, session: Session, items: Sequence[InboxItem], lease: ExecutionLease, *, now: datetime) -> Turn:
+    """A new turn on these items. Config and catalog are pinned as they are now."""
+    return Turn(
+        id=turn,
+        session=session.uid,
+        agent=session.agent,
+        state="open",
+        attempts=1,
+        generation=lease.generation,
+        base_revision=session.head.revision,
+        config_revision=session.config_revision,
+        catalog_revision=session.catalog_revision,
+        opened_at=now,
+        options=items[0].options,
+        items=tuple(item.id for item in items),
+    )
+
+
+def require_driven(unsettled: Turn | None, turn: TurnId, lease: ExecutionLease, record: LeaseRecord) -> Turn:
+    """The turn, which its owner must be driving: the lease held, the turn unsettled and not asleep."""
+    leases.require(record, lease)
+    if unsettled is None or unsettled.id != turn:
+        raise TurnSettled(turn)
+    if unsettled.state == "parked":
+        raise TurnParked(turn)
+    return unsettled
 
 
 def attempt(turn: Turn, generation: int) -> Turn:
@@ -184,6 +215,11 @@ def ready_at(
     if next_item_at is None or lease.owner is None:
         return next_item_at
     return max(next_item_at, lease.free_from(now))
+
+
+def causes(lease: LeaseRecord, unsettled: Turn | None, next_item_at: datetime | None) -> tuple[object, ...]:
+    """What ``ready_at`` follows from. As long as it stays the same, the session keeps its place among the ready."""
+    return lease, unsettled, next_item_at if unsettled is None else None
 
 
 def available_from(item: InboxItem) -> datetime:

@@ -12,6 +12,7 @@ import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ import pytest
 import lash
 from lash import errors
 from lash.cli.exits import EXITS
-from lash.errors import LashError
+from lash.errors import LashError, UnsupportedUrl
 from lash.store import contract
+from lash.store.opening import parse_url
+from lash.store.sql.postgres import connecting_engine
 
 DOCS = Path(__file__).parents[2] / "docs"
-PUBLIC = ["lash", "lash.store", "lash.testing", "lash.testing.contract"]
+PUBLIC = ["lash", "lash.store", "lash.testing", "lash.testing.builders", "lash.testing.contract"]
 WORDS = [
     "Session",
     "SessionGraph",
@@ -67,16 +70,34 @@ def every_error() -> dict[str, type[LashError]]:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_package_exports_exactly_the_names_that_it_imports(name: str) -> None:
-    package = importlib.import_module(name)
-    imported = set()
+def test_a_public_package_exports_exactly_the_names_that_it_imports_and_a_module_those_that_it_defines(
+    name: str,
+) -> None:
+    public = importlib.import_module(name)
+    expected = _imported(public) if hasattr(public, "__path__") else _defined(public)
+    if name == "lash":
+        expected |= set(lash.__all__) & set(every_error())
+    assert sorted(public.__all__) == sorted(expected)
+    assert len(set(public.__all__)) == len(public.__all__)
+
+
+def _imported(package: ModuleType) -> set[str]:
+    found = set()
     for node in ast.parse(inspect.getsource(package)).body:
         if isinstance(node, ast.ImportFrom) and node.module != "lash.errors":
-            imported |= {alias.asname or alias.name for alias in node.names}
-    if name == "lash":
-        imported |= set(lash.__all__) & set(every_error())
-    assert sorted(package.__all__) == sorted(imported)
-    assert len(set(package.__all__)) == len(package.__all__)
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def _defined(module: ModuleType) -> set[str]:
+    found = set()
+    for node in ast.parse(inspect.getsource(module)).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+    return {name for name in found if not name.startswith("_")} - {"T"}
 
 
 def test_the_groups_of_errors_can_be_caught_from_lash() -> None:
@@ -145,14 +166,35 @@ def test_exit_codes_are_documented_as_they_are(page: str) -> None:
         assert in_a_table or in_words, group
 
 
+def test_the_settings_of_a_url_are_documented_as_they_are() -> None:
+    documented = re.findall(
+        r"^\| `(\w+)` \|", (DOCS / "reference/cli.md").read_text().split("## Output")[0], re.MULTILINE
+    )
+    with pytest.raises(UnsupportedUrl) as refused:
+        connecting_engine(parse_url("postgresql://me@here/orders?no_such_setting=1"))
+    assert str(refused.value).split("it may have ")[1].split(", ") == documented
+
+
 def test_every_word_with_one_meaning_is_in_the_glossary() -> None:
     entries = headings("glossary.md", "###")
     assert set(WORDS) <= set(entries)
     assert len(set(entries)) == len(entries)
 
 
+def test_every_contract_class_is_named_where_we_say_what_is_tested() -> None:
+    page = (DOCS / "decisions" / "0005-behaviours-that-do-not-apply.md").read_text()
+    assert set(re.findall(r"`(\w+Contract)`", page)) == set(importlib.import_module("lash.testing.contract").__all__)
+
+
 def test_every_contract_class_is_named_where_strangers_are_told_how_to_use_them() -> None:
     page = (DOCS / "howto" / "test-your-own-store.md").read_text()
     named = set(re.findall(r"\b\w+Contract\b", page))
-    assert named <= set(importlib.import_module("lash.testing.contract").__all__)
+    assert named <= {"StoreContract", *importlib.import_module("lash.testing.contract").__all__}
     assert {"MaintenanceContract", "ListingContract", "OutboxContract", "WorkContract"} <= named
+
+
+def test_every_builder_that_strangers_are_told_of_exists() -> None:
+    page = (DOCS / "howto" / "test-your-own-store.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page.split("## 3.")[1].split("## 4.")[0]))
+    assert {"a_session", "open_with", "settle_turn"} <= named
+    assert named <= set(importlib.import_module("lash.testing.builders").__all__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -17,22 +16,9 @@ from tests.migration.data import WRITTEN, load
 from tests.migration.databases import TestedDatabase
 from tests.postgres import PostgresServer
 
-ROOT = Path(__file__).parents[2]
+from .conftest import ROOT, run
+
 NEWEST = max(path.stem for path in (ROOT / "migrations" / "versions").glob("[0-9]*.py"))[:4]
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
-    [built] = folder.glob("*.whl")
-    return built
 
 
 @pytest.fixture(scope="session")

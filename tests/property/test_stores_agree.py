@@ -7,6 +7,7 @@ them meet something: ids used before, leases and heads of long ago, nodes of oth
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -28,12 +29,14 @@ from .store_model import (
     Lease,
     Letter,
     Move,
+    Opened,
     Owing,
     Plan,
     Promise,
     Record,
     Refused,
     Settling,
+    Turn,
     View,
 )
 
@@ -52,6 +55,17 @@ UIDS, FORKS, ITEMS, TURNS, OPERATIONS, WAITS, REQUESTS = (
 NAMES = ("red", "green", "blue", "fork")
 TEXTS = ("yes", "no")
 BLOBS = ("b1", "b2")
+
+
+REACHED = (
+    *("create", "open", "fork", "get", "delete", "put_document", "document", "admit", "cancel"),
+    *("acquire", "renew", "release", "a takeover", "a turn opened", "a turn taken up again", "a turn taken over"),
+    *("request_cancel", "turn", "record", "take", "items taken", "park", "journal"),
+    *("open_wait", "answer", "revoke", "wait", "commit", "receipt", "a turn settled"),
+    *("commit NoneType", "commit Grow", "commit Move", "deliver", "put_blob", "blob", "vacuum", "nodes vacuumed"),
+    *("node", "on_active_path", "advance", "reopen"),
+)
+"""What must have come about, and not only been refused, in some of the histories."""
 
 
 class Chaos:
@@ -264,6 +278,7 @@ class Histories:
         self.leases: list[Lease] = []
         self.nodes: list[str] = []
         self.answers: list[Any] = []
+        self.saw: Counter[str] = Counter()
 
     async def live(self, history: bytes) -> None:
         """Make a call for each number but 0. At the end a session goes, and everything that nobody needs."""
@@ -292,6 +307,27 @@ class Histories:
         answers = [await store.attempt(method, *args) for store in self.stores]
         assert all(answer == answers[0] for answer in answers), f"{method}{args}: {answers}"
         self.remember(answers[0])
+        self.count(method, args, answers[0])
+
+    def count(self, method: str, args: tuple[Any, ...], answer: Any) -> None:
+        """What kind of step this was, by what came of it."""
+        if isinstance(answer, Refused):
+            self.saw[f"{method} refused"] += 1
+            return
+        self.saw[method] += 1
+        match method, answer:
+            case "acquire", (_, Lease()):
+                self.saw["a takeover"] += 1
+            case "open_turn", Opened(turn=Turn(), fresh=fresh, displaced=displaced):
+                self.saw["a turn opened" if fresh else "a turn taken up again"] += 1
+                self.saw["a turn taken over"] += displaced is not None and not fresh
+            case "take", (_, *_):
+                self.saw["items taken"] += 1
+            case "commit", _:
+                self.saw[f"commit {type(args[0].delta).__name__}"] += 1
+                self.saw["a turn settled"] += args[0].settles is not None
+            case "vacuum", {"nodes": nodes} if nodes:
+                self.saw["nodes vacuumed"] += 1
 
     def remember(self, answer: Any) -> None:
         self.answers.append(answer)
@@ -308,6 +344,7 @@ def test_memory_sqlite_and_postgres_give_the_same_answers_to_the_same_history(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     answers: list[Any] = []
+    saw: Counter[str] = Counter()
 
     async def on_all(history: bytes, number: int) -> None:
         async with AsyncExitStack() as stack:
@@ -323,6 +360,7 @@ def test_memory_sqlite_and_postgres_give_the_same_answers_to_the_same_history(
             lived = Histories(stores)
             await lived.live(history)
             answers.extend(lived.answers)
+            saw.update(lived.saw)
 
     numbers = iter(range(10**6))
 
@@ -334,3 +372,4 @@ def test_memory_sqlite_and_postgres_give_the_same_answers_to_the_same_history(
     agree()
     refused = sum(isinstance(answer, Refused) for answer in answers)
     assert 0.2 < refused / len(answers) < 0.8
+    assert [event for event in REACHED if not saw[event]] == [], "these never happened"

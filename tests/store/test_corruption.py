@@ -8,12 +8,13 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import asyncpg
 import pytest
 
+from lash.commit.outbox import Owed
 from lash.errors import (
     CorruptData,
     CorruptGraph,
@@ -26,6 +27,7 @@ from lash.errors import (
 )
 from lash.ids import ReplayKey, SessionName
 from lash.inbox.cancelling import These
+from lash.inbox.items import Wake
 from lash.store.contract import Store
 from lash.testing.builders import (
     TTL,
@@ -34,11 +36,15 @@ from lash.testing.builders import (
     a_message,
     a_new_session,
     a_request_id,
+    a_session,
     an_effect,
     an_opening,
     finished,
+    must_acquire,
+    plan_nodes,
     run_turn,
     said,
+    says,
     settle_turn,
     text_of,
 )
@@ -109,6 +115,14 @@ async def payloads(store: Store, sample: Sample) -> object:
     return [node.payload for node in await store.nodes(sample.victim)]
 
 
+async def payloads_of_the_frame(store: Store, sample: Sample) -> object:
+    return [node.payload for node in (await store.snapshot(sample.victim)).nodes]
+
+
+async def payload_of_the_leaf(store: Store, sample: Sample) -> object:
+    return (await store.node(sample.victim, sample.leaf)).payload
+
+
 # -- the graph ---------------------------------------------------------------------------------------------------------
 
 NODES = "DELETE FROM lash_nodes WHERE session = 1"
@@ -165,7 +179,7 @@ def snapshot(store: Store, sample: Sample) -> Awaitable[object]:
         "no commit wrote the node at depth 3 on branch {branch} of session number 1",
     ),
     graph("the leaf is elsewhere", HEAD.format("leaf = '{boundary}'"), "{victim}", "{boundary}", "{leaf}"),
-    graph("there is no leaf", HEAD.format("leaf = NULL"), "{victim}", "depth 6 and leaf None"),
+    graph("there is no leaf", HEAD.format("leaf = NULL"), "{victim}", "depth 6, frame 5 and leaf None"),
     graph("the head is too deep", HEAD.format("depth = 9"), "depth 7 on branch {branch} of session number 1"),
     graph("the head is not deep enough", HEAD.format("depth = 4"), "{victim}", "{leaf}"),
     graph(
@@ -235,8 +249,11 @@ FAULTS = {
     "of version 2": Fault('{"v":2}', RecordVersionUnsupported, "2"),
     "with other fields": Fault('{"v":1,"surprise":true}', CorruptRecord),
 }
+LEAF_BODY = "lash_nodes SET body = {} WHERE session = 1 AND depth = 6"
 RECORDS: dict[str, tuple[str, Call, str]] = {
-    "a node": ("lash_nodes SET body = {} WHERE session = 1 AND depth = 6", payloads, "node {leaf}"),
+    "a node": (LEAF_BODY, payloads, "node {leaf}"),
+    "a node of the frame": (LEAF_BODY, payloads_of_the_frame, "node {leaf}"),
+    "one node": (LEAF_BODY, payload_of_the_leaf, "node {leaf}"),
     "an item": (
         "lash_inbox SET body = {} WHERE session = 1 AND state = 'pending'",
         lambda store, sample: store.item(sample.victim, sample.pending),
@@ -272,7 +289,11 @@ RECORDS: dict[str, tuple[str, Call, str]] = {
         lambda store, sample: store.wait(sample.victim, sample.answered),
         "wait {answered}",
     ),
-    "a debt": ("lash_outbox SET body = {}", lambda store, sample: store.debts(), "outbox item 0 of operation"),
+    "a debt": (
+        "lash_outbox SET body = {}",
+        lambda store, sample: store.deliver(sample.debt),
+        "outbox item 0 of operation",
+    ),
     "a document": (
         "lash_documents SET body = {} WHERE session = 1 AND kind = 'config' AND revision = 1",
         snapshot,
@@ -410,6 +431,90 @@ def row(title: str, change: str, error: type[LashError], *names: str, **more: An
 )
 async def test_a_session_row_that_cannot_be_read_is_refused_by_its_uid(copy: Copy, case: Case) -> None:
     await refused_alone(case, copy)
+
+
+# -- counters ----------------------------------------------------------------------------------------------------------
+
+LAST = 2**63 - 1
+LAST_OF_A_SMALL_ONE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda store, sample: store.find(sample.victim), id="find"),
+        pytest.param(lambda store, sample: store.get(SessionName("victim")), id="get"),
+        pytest.param(snapshot, id="snapshot"),
+        pytest.param(lambda store, sample: store.admit(sample.victim, a_message()), id="admit"),
+        pytest.param(lambda store, sample: store.open_turn(an_opening(sample.victim)), id="open_turn"),
+        pytest.param(lambda store, sample: store.renew(sample.lease, ttl=TTL), id="renew"),
+        pytest.param(lambda store, sample: store.open(a_new_session("victim")), id="open"),
+    ],
+)
+@pytest.mark.parametrize("counter", ["revision", "seq", "lease_generation"])
+async def test_a_counter_that_has_run_out_is_refused_before_anything_is_counted(
+    copy: Copy, counter: str, call: Call
+) -> None:
+    damage = HEAD.format(f"{counter} = {LAST}")
+    await refused_alone(Case(counter, damage, call, CorruptRecord, ("session {victim}", "counters")), copy)
+
+
+async def test_a_session_that_cannot_be_read_does_not_hide_the_others_from_a_listing(copy: Copy) -> None:
+    async with await copy.open() as store:
+        everybody = [session.uid for session in (await store.sessions()).rows]
+        await copy.execute(HEAD.format("version = 99"))
+        found = (await store.sessions()).rows
+        assert [session.uid for session in found] == [uid for uid in everybody if uid != copy.sample.victim]
+        first = await store.sessions(limit=1)
+        assert first.next is not None
+        assert (await store.sessions(after=first.next)).rows == found[len(first.rows) :]
+
+
+async def test_a_debt_that_cannot_be_read_does_not_hold_up_the_others(copy: Copy) -> None:
+    async with await copy.open() as store:
+        debtor = await a_session(store)
+        owes = (Owed(copy.sample.healthy, Wake(source="a neighbour")),)
+        plan = await plan_nodes(store, await must_acquire(store, debtor.uid), says("owing"))
+        await store.commit(replace(plan, owes=owes))
+        await copy.execute("UPDATE lash_outbox SET body = 'rubbish' WHERE state = 'owed' AND session = 1")
+        assert [debt.session for debt in await store.debts(limit=1)] == [debtor.uid]
+
+
+NUMBERS = [(counter, value) for counter in ("config_revision", "depth", "frame") for value in (-1, LAST_OF_A_SMALL_ONE)]
+
+
+@pytest.mark.parametrize(("counter", "value"), NUMBERS)
+async def test_a_number_that_nothing_counted_is_refused_by_who_reads_it(copy: Copy, counter: str, value: int) -> None:
+    await copy.execute(HEAD.format(f"{counter} = {value}"))
+    before = await copy.dump()
+    async with await copy.open() as store:
+        with pytest.raises(CorruptData, match=f"{copy.sample.victim}|session number 1"):
+            await store.snapshot(copy.sample.victim)
+        assert await copy.dump() == before
+        await goes_on(store, copy.sample)
+
+
+@pytest.mark.parametrize(("counter", "value"), NUMBERS)
+async def test_nothing_is_built_on_a_number_that_nothing_counted(copy: Copy, counter: str, value: int) -> None:
+    """It is met as damage, not as an error of arithmetic or as a head to go on from."""
+    await copy.execute(HEAD.format(f"{counter} = {value}"))
+    before = await copy.dump()
+    async with await copy.open() as store:
+        with pytest.raises(CorruptData, match=copy.sample.victim):
+            await _build_on(counter, value, store, copy.sample)
+        after = await copy.dump()
+        assert [after[table] for table in GROWING] == [before[table] for table in GROWING]
+        await goes_on(store, copy.sample)
+
+
+GROWING = ("lash_nodes", "lash_commits", "lash_documents")
+
+
+async def _build_on(counter: str, value: int, store: Store, sample: Sample) -> None:
+    if counter == "config_revision":
+        await store.put_document(sample.victim, "config", {"a": 1}, expected=value)
+    else:
+        await driven(sample, store)
 
 
 async def test_a_version_that_is_a_word_is_refused_where_a_column_takes_one(sqlite_copy: SqliteCopy) -> None:
@@ -645,7 +750,9 @@ ROUND = (
 @pytest.mark.parametrize("what", ["vacuum", "fork"])
 async def test_a_walk_along_branches_that_grow_from_each_other_ends(sqlite_copy: SqliteCopy, what: str) -> None:
     await sqlite_copy.execute(ROUND)
-    words = (sqlite_copy.url, what, sqlite_copy.sample.child, sqlite_copy.sample.leaf, sqlite_copy.sample.healthy)
+    sample = sqlite_copy.sample
+    gone = sample.child if what == "vacuum" else sample.healthy
+    words = (sqlite_copy.url, what, sample.child, sample.leaf, gone)
     # In a process of its own, with two seconds to think: a writer that never returns could not be ended from here.
     walk = subprocess.run([sys.executable, "-c", WALK, *words], capture_output=True, text=True)
     assert "grew from itself" in walk.stdout

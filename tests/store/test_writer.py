@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from lash.errors import BlobMissing, HeadMoved, InvariantBroken, KeyReused, LeaseLost, StoreClosed, TooLarge
 from lash.graph.parts import Image, Text
@@ -162,3 +163,23 @@ async def test_what_is_too_large_is_refused_before_it_is_queued(store: SqlStore)
     with pytest.raises(TooLarge):
         await store.admit(uid, NewItem(ItemId(new_id()), huge))
     assert (await store.items(uid)).rows == ()
+
+
+async def test_a_commit_on_sqlite_is_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
+    async with await open_store(SqliteHarness(tmp_path / "synced.db").url) as store:
+
+        def settings(connection: Connection) -> list[object]:
+            return [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("synchronous", "journal_mode")]
+
+        assert await store._database.transact(settings) == [2, "wal"]  # 2 is FULL
+
+
+async def test_a_commit_on_postgres_is_synced_as_the_server_says(postgres: PostgresServer) -> None:
+    async with await open_store(postgres.shared.render_as_string(hide_password=False)) as store:
+
+        def source(connection: Connection) -> object:
+            return connection.exec_driver_sql(
+                "SELECT source FROM pg_settings WHERE name = 'synchronous_commit'"
+            ).scalar()
+
+        assert await store._database.transact(source) not in ("client", "session")

@@ -12,7 +12,7 @@ from lash.graph.delta import BOUNDARY_LAW
 from lash.graph.nodes import Node
 from lash.graph.session import Head, NewFork, Session
 from lash.ids import BlobHash, NodeId, SessionUid, split_node_id
-from lash.limits import check_id, check_name
+from lash.store.checks import check_fork
 from lash.store.contract import Snapshot
 from lash.store.memory.data import MemoryData, SessionRows
 from lash.store.memory.sessions import Creating
@@ -95,8 +95,7 @@ class MemoryGraph(Creating):
         return any(found.id == node for found in walk(self.data, self.living(uid).session.head.leaf))
 
     async def fork(self, new: NewFork) -> Session:
-        check_id("a session uid", new.uid)
-        check_name(new.name)
+        check_fork(new)
         metadata = canonical(new.metadata, what="metadata")
         known = self.known(new.uid)
         if known is not None:

@@ -14,7 +14,7 @@ from lash.ids import SessionUid
 from lash.store.checks import check_limit, read_cursor
 from lash.store.contract import Page
 from lash.store.memory.data import MemoryData, SessionRows
-from lash.turn.record import ready_at
+from lash.turn.record import causes, ready_at
 
 T = TypeVar("T")
 
@@ -57,9 +57,7 @@ class Handle:
 
 
 def _causes(rows: SessionRows) -> tuple[object, ...]:
-    """What ``ready_at`` follows from. As long as it stays the same, the session keeps its place among the ready."""
-    turn = rows.unsettled
-    return rows.lease, turn, rows.next_item_at if turn is None else None
+    return causes(rows.lease, rows.unsettled, rows.next_item_at)
 
 
 def page(rows: Iterable[T], number: Callable[[T], int], *, after: str | None, limit: int) -> Page[T]:

@@ -8,8 +8,7 @@ from lash.encoding import JsonObject, canonical
 from lash.errors import IdReused, RevisionMoved, SessionDeleted, SessionExists, SessionNotFound
 from lash.graph.session import Document, DocumentKind, Head, NewSession, Session
 from lash.ids import SessionName, SessionUid
-from lash.limits import check_id, check_key, check_name
-from lash.store.checks import check_filter, check_kind
+from lash.store.checks import check_filter, check_kind, check_new
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.memory.data import DocumentRow, SessionRows, Tombstone
 from lash.store.memory.handle import Handle, page
@@ -38,11 +37,11 @@ class Creating(Handle):
 
 class MemorySessions(Creating):
     async def create(self, new: NewSession) -> Session:
-        _check_new(new)
+        check_new(new)
         return self._create(new)
 
     async def open(self, new: NewSession) -> Opened:
-        _check_new(new)
+        check_new(new)
         uid = self.data.names.get(new.name)
         if uid is not None:
             return Opened(self.data.sessions[uid].session, created=False)
@@ -105,14 +104,6 @@ class MemorySessions(Creating):
                     raise RevisionMoved(kind, expected=expected, found=revision)
                 revision = rows.replace_document(kind, text, self.now())
             return Document(revision, json.loads(text))
-
-
-def _check_new(new: NewSession) -> None:
-    check_id("a session uid", new.uid)
-    check_name(new.name)
-    check_key(new.agent)
-    canonical(new.config, what="config")
-    canonical(new.metadata, what="metadata")
 
 
 def _matches(rows: SessionRows, where: SessionFilter) -> bool:

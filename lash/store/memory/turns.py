@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lash import lease as leases
-from lash.errors import OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled, WaitNotFound
-from lash.ids import ItemId, OperationId, OwnerId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
+from lash.errors import SessionBusy, TurnNotFound, TurnSettled, WaitNotFound
+from lash.ids import OperationId, OwnerId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox import taking
 from lash.inbox.items import Boundary, InboxItem
 from lash.lease import Acquired, ExecutionLease, LeaseRecord
@@ -85,8 +85,8 @@ class MemoryTurns(Admitting, Waiting):
         with self.changing(opening.session, now) as rows:
             known = rows.turns.get(opening.turn)
             # A vacuum may have taken the turn's own row; its receipt stays.
-            committed = rows.unsettled is None and (opening.session, OperationId(opening.turn)) in self.data.commits
-            if committed or (known is not None and not known.unsettled):
+            committed = (opening.session, OperationId(opening.turn)) in self.data.commits
+            if committed if known is None else not known.unsettled:
                 raise TurnSettled(opening.turn)
             admitted = None if arriving is None else self.admit_into(rows, arriving, now)
             opened = _take_over(rows, opening, now) or _open_fresh(rows, opening, now)
@@ -101,17 +101,17 @@ class MemoryTurns(Admitting, Waiting):
         check_effect(key, identity)
         now = self.now()
         with self.changing(lease.session, now) as rows:
-            driven = _driven(rows, lease, turn)
+            driven = record.require_driven(rows.unsettled, turn, lease, rows.lease)
             known = rows.journal.get(key)
             if known is not None:
                 journal.require_same(known, identity)
             if known is not None and known.state != "started":
-                return deepcopy(tuple(rows.items[item] for item in _recorded_items(known)))
+                return deepcopy(tuple(rows.items[item] for item in journal.items_taken(known)))
             items = taking.at_checkpoint(rows.items.values(), turn, checkpoint)
             if not items:
                 return ()
             ids = tuple(item.id for item in items)
-            _write(rows, [Finished(key, identity, {"items": [*ids]})], now)
+            _write(rows, [Finished(key, identity, journal.taking(items))], now)
             taken = tuple(taking.take(item, turn) for item in items)
             rows.keep_items(taken)
             rows.turns[turn] = record.progress(replace(driven, items=driven.items + ids))
@@ -129,7 +129,7 @@ class MemoryTurns(Admitting, Waiting):
         own = [_own_record(new) for new in records]
         now = self.now()
         with self.changing(lease.session, now) as rows:
-            driven = _driven(rows, lease, turn)
+            driven = record.require_driven(rows.unsettled, turn, lease, rows.lease)
             for wait in waits:
                 self.open_in(rows, wait, now)
             if _write(rows, own, now):
@@ -151,7 +151,7 @@ class MemoryTurns(Admitting, Waiting):
             unsettled = rows.unsettled
             if record.parked_by(unsettled, turn, lease, rows.lease):
                 return deepcopy(unsettled)
-            driven = _driven(rows, lease, turn)
+            driven = record.require_driven(rows.unsettled, turn, lease, rows.lease)
             if any(wait not in rows.waits for wait in waits):
                 raise WaitNotFound
             named = [rows.waits[wait].as_of(now) for wait in waits]
@@ -207,26 +207,11 @@ def _take_over(rows: SessionRows, opening: TurnOpening, now: datetime) -> Opened
 def _open_fresh(rows: SessionRows, opening: TurnOpening, now: datetime) -> OpenedTurn:
     items = taking.at_opening(list(rows.items.values()), now)
     if not items:
-        busy = rows.lease.owner != opening.owner and not rows.lease.expired(now)
-        return OpenedTurn(held_by=rows.lease if busy else None)
+        return OpenedTurn(held_by=rows.lease if rows.lease.holds_off(opening.owner, now) else None)
     acquired = _acquire(rows, opening, now)
     if acquired is None:
         return OpenedTurn(held_by=rows.lease)
-    session = rows.session
-    turn = Turn(
-        id=opening.turn,
-        session=session.uid,
-        agent=session.agent,
-        state="open",
-        attempts=1,
-        generation=acquired.lease.generation,
-        base_revision=session.head.revision,
-        config_revision=session.config_revision,
-        catalog_revision=session.catalog_revision,
-        opened_at=now,
-        options=items[0].options,
-        items=tuple(item.id for item in items),
-    )
+    turn = record.begin(opening.turn, rows.session, items, acquired.lease, now=now)
     rows.turns[turn.id] = turn
     taken = tuple(taking.take(item, turn.id) for item in items)
     rows.keep_items(taken)
@@ -250,17 +235,6 @@ def _known(rows: SessionRows, turn: TurnId) -> Turn:
     return rows.turns[turn]
 
 
-def _driven(rows: SessionRows, lease: ExecutionLease, turn: TurnId) -> Turn:
-    """The turn, which its owner must be driving: the lease held, the turn unsettled and not asleep."""
-    leases.require(rows.lease, lease)
-    unsettled = rows.unsettled
-    if unsettled is None or unsettled.id != turn:
-        raise TurnSettled(turn)
-    if unsettled.state == "parked":
-        raise TurnParked(turn)
-    return unsettled
-
-
 def _write(rows: SessionRows, records: Sequence[JournalRecord], now: datetime) -> bool:
     """Journal the records, each that changes something under the next seq; False when all were repetitions."""
     entries = []
@@ -273,14 +247,6 @@ def _write(rows: SessionRows, records: Sequence[JournalRecord], now: datetime) -
     if any(entry.wait is not None and entry.wait not in rows.waits for entry in entries):
         raise WaitNotFound
     return bool(entries)
-
-
-def _recorded_items(entry: JournalEntry) -> list[ItemId]:
-    match entry:
-        case JournalEntry(state="completed", outcome={"items": list(items)}):
-            return [ItemId(str(item)) for item in items]
-        case _:
-            raise OutcomeRecorded(entry.key)
 
 
 def _own_record(new: JournalRecord) -> JournalRecord:

@@ -1,15 +1,15 @@
 """The graph by ranges: finding a path, reading it, moving the head, forking.
 
-A path is a list of segments (see ``lash.graph.graph``); each is read by one range of the nodes' key. A missing row, a
-node that no commit wrote, a leaf that is not where the head says: each is CorruptGraph, never healed.
+A path is a list of segments (see ``lash.graph.graph``), each a range of the nodes' key. A missing row, a node that no
+commit wrote, a leaf that is not where the head says: each is CorruptGraph, never healed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, bindparam, select
+from sqlalchemy import Connection, Integer, RowMapping, bindparam, case, func, select
 
 from lash.encoding import JsonObject
 from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
@@ -18,15 +18,39 @@ from lash.graph.graph import Branch, Place, Segment, on_path, segments
 from lash.graph.nodes import Node
 from lash.graph.session import NewFork, Session
 from lash.ids import BlobHash, NodeId, OperationId, SessionUid, node_id, split_node_id
-from lash.limits import check_id, check_name
 from lash.store import schema
-from lash.store.rows import SessionRow, new_session_values, read_object, write_json
+from lash.store.checks import check_fork
+from lash.store.rows import SessionRow, new_session_values, read_object
 from lash.store.sql.blobs import numbers_of
-from lash.store.sql.questions import BRANCH, BY_UID, COMMIT, DOCUMENT, NODE, PARTS
+from lash.store.sql.questions import BY_UID, COMMIT, DOCUMENT, NODE, PARTS
 from lash.store.sql.sessions import NO_PARENT, begin_documents, find_row, insert_session, missing_document, require_new
-from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, ask_now, each
 
-_SEGMENT = (
+MAX_DEPTH = 2**31 - 1
+"""Deeper than any node can be."""
+
+_branches = schema.branches.c
+_CHAIN = select(schema.branches, bindparam("last", type_=Integer).label("last")).where(
+    _branches.session == bindparam("session"), _branches.branch == bindparam("branch")
+)
+_chain = _CHAIN.cte("chain", recursive=True)
+_chain = _chain.union(
+    select(
+        schema.branches,
+        case((_chain.c.parent_depth < _chain.c.last, _chain.c.parent_depth), else_=_chain.c.last),
+    )
+    .join_from(
+        _chain,
+        schema.branches,
+        (_branches.session == _chain.c.parent_session) & (_branches.branch == _chain.c.parent_branch),
+    )
+    .where(_chain.c.parent_depth >= bindparam("first", type_=Integer))
+)
+"""The branches that a path crosses, from its leaf down, and how deep each of them reaches on it. It ends by itself even
+where rows form a ring: UNION takes no row twice."""
+
+_BRANCHES = select(_chain)
+_NODES = (
     select(
         schema.nodes,
         schema.commits.c.operation,
@@ -34,15 +58,18 @@ _SEGMENT = (
         schema.commits.c.nodes.label("count"),
         schema.sessions.c.uid,
     )
-    .join_from(schema.nodes, schema.sessions, schema.sessions.c.id == schema.nodes.c.session)
+    .join_from(
+        _chain,
+        schema.nodes,
+        (schema.nodes.c.session == _chain.c.session)
+        & (schema.nodes.c.branch == _chain.c.branch)
+        & (schema.nodes.c.depth > func.coalesce(_chain.c.parent_depth, -1))
+        & schema.nodes.c.depth.between(bindparam("first"), _chain.c.last),
+    )
+    .join(schema.sessions, schema.sessions.c.id == schema.nodes.c.session)
     .outerjoin(
         schema.commits,
         (schema.commits.c.session == schema.nodes.c.session) & (schema.commits.c.revision == schema.nodes.c.revision),
-    )
-    .where(
-        schema.nodes.c.session == bindparam("session"),
-        schema.nodes.c.branch == bindparam("branch"),
-        schema.nodes.c.depth.between(bindparam("first"), bindparam("last")),
     )
     .order_by(schema.nodes.c.depth)
 )
@@ -65,51 +92,96 @@ def branch_name(place: Place) -> str:
     return f"{place.branch} of session number {place.origin}"
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- paths -------------------------------------------------------------------------------------------------------------
 
 
-def path_to(connection: Connection, leaf: Place, *, down_to: int = 0) -> list[Segment]:
-    """The path that ends at ``leaf``, down to a depth, root first. One statement per branch that it crosses."""
+def _crossed(connection: Connection, key: tuple[Place, int]) -> dict[tuple[int, int], RowMapping]:
+    leaf, down_to = key
+    place = {"session": leaf.origin, "branch": leaf.branch, "first": down_to, "last": leaf.depth}
+    return {(row["session"], row["branch"]): row for row in connection.execute(_BRANCHES, place).mappings()}
+
+
+CROSSED = each(_crossed)
+
+
+def path_to(leaf: Place, *, down_to: int = 0) -> Steps[list[Segment]]:
+    """The path that ends at ``leaf``, down to a depth, root first. One statement, however many branches it crosses."""
+    found = yield from answer_to(CROSSED((leaf, down_to)))
 
     def branch_at(place: Place) -> Branch:
         key = (place.origin, place.branch)
-        return Branch(*key, parent_of(BRANCH.load(connection, [key]).get(key), place))
+        return Branch(*key, parent_of((found or {}).get(key), place))
 
     return segments(leaf, branch_at, down_to=down_to)
 
 
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a node is kept, and the commit that wrote it as its ``ordinal``-th."""
+
+    place: Place
+    commit: RowMapping
+    ordinal: int
+
+
+def locate(row: SessionRow, wanted: NodeId) -> Steps[Located]:
+    """A node of this session, or one that it inherited; else NodeNotFound."""
+    named = split_node_id(wanted)
+    if named is None:
+        raise NodeNotFound(wanted)
+    uid, operation, ordinal = named
+    origin = row if uid == row.uid else (yield from answer_to(BY_UID(uid)))
+    if origin is None:
+        raise NodeNotFound(wanted)
+    commit = yield from answer_to(COMMIT((origin.id, operation)))
+    if commit is None or ordinal >= commit["nodes"]:
+        raise NodeNotFound(wanted)
+    place = Place(origin.id, commit["branch"], commit["first_depth"] + ordinal)
+    if origin.id != row.id:
+        begin = Place(row.id, 0, MAX_DEPTH)  # the end of a fork's first branch, which grew from the point of the fork
+        ancestors = yield from path_to(begin)
+        if not on_path(ancestors, place):
+            raise NodeNotFound(wanted)
+    return Located(place, commit, ordinal)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
 def read_path(connection: Connection, row: SessionRow, *, first: int, last: int | None = None) -> list[Node]:
     """The active path from one depth to another, or to the leaf."""
-    if (row.depth < 0) != (row.leaf is None):
-        raise CorruptGraph(f"the head of session {row.uid} says depth {row.depth} and leaf {row.leaf}")
     first = max(first, 0)
     whole = last is None or last >= row.depth
     end = row.depth if last is None else min(last, row.depth)
     if end < first:
         return []
-    leaf = Place(row.id, row.branch, row.depth)
     # One node more than asked for: the first one's parent.
-    path = [r for r in path_to(connection, leaf, down_to=max(first - 1, 0)) if r.first <= end]
-    nodes: list[Node] = []
-    for part in path:
-        nodes += _read_range(connection, replace(part, last=min(part.last, end)), nodes[-1].id if nodes else None)
+    nodes = _read_nodes(connection, Place(row.id, row.branch, row.depth), max(first - 1, 0), end)
     if whole and nodes[-1].id != row.leaf:
         raise CorruptGraph(f"the head of session {row.uid} says {row.leaf}; its path ends with {nodes[-1].id}")
     return nodes if first == 0 else nodes[1:]
 
 
-def _read_range(connection: Connection, wanted: Segment, parent: NodeId | None) -> list[Node]:
-    place = {"session": wanted.origin, "branch": wanted.branch, "first": wanted.first, "last": wanted.last}
-    found: list[Node] = []
-    depth = wanted.first
-    for row in connection.execute(_SEGMENT, place).mappings():
-        if row["depth"] != depth:
+def _read_nodes(connection: Connection, leaf: Place, first: int, last: int) -> list[Node]:
+    """The nodes of some depths on the path that ends at ``leaf``, in one statement. The first one lacks its parent."""
+    place = {"session": leaf.origin, "branch": leaf.branch, "first": first, "last": min(leaf.depth, last)}
+    nodes: list[Node] = []
+    for row in connection.execute(_NODES, place).mappings():
+        if row["depth"] != first + len(nodes):
             break
-        found.append(_node(row, parent))
-        parent, depth = found[-1].id, depth + 1
-    if depth <= wanted.last:
-        raise missing_node(Place(wanted.origin, wanted.branch, depth))
-    return found
+        nodes.append(_node(row, nodes[-1].id if nodes else None))
+    else:
+        if len(nodes) == last - first + 1:
+            return nodes
+    raise _hole(connection, leaf, first + len(nodes))
+
+
+def _hole(connection: Connection, leaf: Place, depth: int) -> CorruptGraph:
+    """Why a path has nothing, or too much, at a depth."""
+    for segment in ask_now(connection, path_to(leaf, down_to=depth)):
+        if segment.first <= depth <= segment.last:
+            return missing_node(Place(segment.origin, segment.branch, depth))
+    return CorruptGraph(f"the path on branch {branch_name(leaf)} has no depth {depth}")
 
 
 def _node(row: RowMapping, parent: NodeId | None) -> Node:
@@ -141,44 +213,18 @@ def read_frame(connection: Connection, row: SessionRow) -> list[Node]:
 
 
 def read_node(connection: Connection, uid: SessionUid, wanted: NodeId) -> Node:
-    row = find_row(connection, uid)
-    place = find_place(connection, row, wanted)
-    path = path_to(connection, place, down_to=max(place.depth - 1, 0))
-    nodes: list[Node] = []
-    for part in path:
-        nodes += _read_range(connection, part, nodes[-1].id if nodes else None)
-    return nodes[-1]
-
-
-def find_place(connection: Connection, row: SessionRow, wanted: NodeId) -> Place:
-    """Where a node of this session is kept, or one that it inherited."""
-    named = split_node_id(wanted)
-    origin = None if named is None else BY_UID.load(connection, [named[0]]).get(named[0])
-    if named is None or origin is None:
-        raise NodeNotFound(wanted)
-    key = (origin.id, named[1])
-    commit = COMMIT.load(connection, [key]).get(key)
-    if commit is None or named[2] >= commit["nodes"]:
-        raise NodeNotFound(wanted)
-    place = Place(origin.id, commit["branch"], commit["first_depth"] + named[2])
-    if origin.id != row.id and not _inherited(connection, row, place):
-        raise NodeNotFound(wanted)
-    return place
-
-
-def _inherited(connection: Connection, row: SessionRow, place: Place) -> bool:
-    begin = parent_of(BRANCH.load(connection, [(row.id, 0)]).get((row.id, 0)), Place(row.id, 0, 0))
-    return begin is not None and on_path(path_to(connection, begin, down_to=0), place)
+    place = ask_now(connection, locate(find_row(connection, uid), wanted)).place
+    return _read_nodes(connection, place, max(place.depth - 1, 0), place.depth)[-1]
 
 
 def on_active_path(connection: Connection, uid: SessionUid, wanted: NodeId) -> bool:
     row = find_row(connection, uid)
     try:
-        place = find_place(connection, row, wanted)
+        place = ask_now(connection, locate(row, wanted)).place
     except NodeNotFound:
         return False
     leaf = Place(row.id, row.branch, row.depth)
-    return on_path(path_to(connection, leaf, down_to=place.depth), place)
+    return on_path(ask_now(connection, path_to(leaf, down_to=place.depth)), place)
 
 
 # -- boundaries, for moving the head and for forking -------------------------------------------------------------------
@@ -199,24 +245,11 @@ class BoundaryNode:
 
 def boundary(work: Work, row: SessionRow, wanted: NodeId) -> Steps[BoundaryNode]:
     """A commit boundary that the session can reach, else NodeNotFound or InvalidDelta."""
-    named = split_node_id(wanted)
-    if named is None:
-        raise NodeNotFound(wanted)
-    uid, operation, ordinal = named
-    origin = row if uid == row.uid else (yield from answer_to(BY_UID(uid)))
-    if origin is None:
-        raise NodeNotFound(wanted)
-    commit = yield from answer_to(COMMIT((origin.id, operation)))
-    if commit is None or ordinal >= commit["nodes"]:
-        raise NodeNotFound(wanted)
-    place = Place(origin.id, commit["branch"], commit["first_depth"] + ordinal)
-    if origin.id != row.id:
-        inherited = yield from _is_inherited(row, place)
-        if not inherited:
-            raise NodeNotFound(wanted)
-    if ordinal != commit["nodes"] - 1:
+    found = yield from locate(row, wanted)
+    place, commit = found.place, found.commit
+    if found.ordinal != commit["nodes"] - 1:
         raise InvalidDelta(BOUNDARY_LAW, f"{wanted} is not the last node of a commit")
-    state = (origin.id, commit["state_set"])
+    state = (place.origin, commit["state_set"])
     if wanted == row.leaf:  # the present parts hold, which a commit without nodes may have changed since
         state = (row.id, row.state_set)
     elif wanted == row.forked_from:  # those that the fork began with
@@ -225,21 +258,6 @@ def boundary(work: Work, row: SessionRow, wanted: NodeId) -> Steps[BoundaryNode]
     if node is None:
         raise missing_node(place)
     return BoundaryNode(place, node["frame"], parts or {}, state[1] if state[0] == row.id else None)
-
-
-def _is_inherited(row: SessionRow, place: Place) -> Steps[bool]:
-    """Whether a foreign node is at or above the point that the session was forked from."""
-    here: Place | None = Place(row.id, 0, -1)
-    crossed: set[tuple[int, int]] = set()
-    while here is not None:
-        if (here.origin, here.branch) in crossed:
-            raise CorruptGraph(f"branch {branch_name(here)} grew from itself")
-        crossed.add((here.origin, here.branch))
-        branch = yield from answer_to(BRANCH((here.origin, here.branch)))
-        here = parent_of(branch, here)
-        if here is not None and (here.origin, here.branch) == (place.origin, place.branch):
-            return place.depth <= here.depth
-    return False
 
 
 def insert_parts(
@@ -252,9 +270,7 @@ def insert_parts(
 
 
 def fork(new: NewFork) -> Write[Session]:
-    check_id("a session uid", new.uid)
-    check_name(new.name)
-    write_json(new.metadata, what="metadata")
+    check_fork(new)
     place = split_node_id(new.at)
     # The origin of the node is locked too, so that no vacuum takes the node away meanwhile.
     touched = tuple(dict.fromkeys((new.uid, new.parent, place[0] if place else new.parent)))

@@ -10,7 +10,7 @@ from lash.ids import SessionUid
 from lash.inbox.items import InboxItem
 from lash.store import schema
 from lash.store.checks import check_limit
-from lash.store.rows import read_debt, read_item
+from lash.store.rows import read_debt, read_item, readable
 from lash.store.sql.inbox import admit_into, unsettled_turn
 from lash.store.sql.questions import BY_UID, DEBT, ITEM
 from lash.store.sql.sessions import keep_session
@@ -26,8 +26,15 @@ _OWED = (
 
 def debts(connection: Connection, limit: int) -> list[Debt]:
     check_limit(limit)
-    found = connection.execute(_OWED.limit(limit)).mappings()
-    return [read_debt(row, SessionUid(row["uid"])) for row in found]
+    owed: list[Debt] = []
+    seen = 0
+    while len(owed) < limit:
+        found = connection.execute(_OWED.limit(limit).offset(seen)).mappings().all()
+        owed += readable(lambda row: read_debt(row, SessionUid(row["uid"])), found)
+        seen += len(found)
+        if len(found) < limit:
+            break
+    return owed[:limit]
 
 
 def stored(connection: Connection, debt: Debt) -> Debt:

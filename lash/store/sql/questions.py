@@ -195,7 +195,6 @@ def _parts(connection: Connection, keys: Sequence[tuple[int, int]]) -> dict[tupl
 
 
 COMMIT = rows_by(schema.commits.c.session, schema.commits.c.operation)
-BRANCH = rows_by(schema.branches.c.session, schema.branches.c.branch)
 NODE = rows_by(schema.nodes.c.session, schema.nodes.c.branch, schema.nodes.c.depth)
 PARTS = Question(_parts)
 BLOB = Question(_numbers)

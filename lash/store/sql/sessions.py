@@ -20,15 +20,23 @@ from lash.errors import (
 )
 from lash.graph.session import Document, DocumentKind, NewSession, Session
 from lash.ids import SessionName, SessionUid
-from lash.limits import check_id, check_key, check_name, is_name
+from lash.limits import is_name
 from lash.store import schema
-from lash.store.checks import check_filter, check_kind, check_limit, read_cursor
+from lash.store.checks import check_filter, check_kind, check_limit, check_new, read_cursor
 from lash.store.contract import Opened, Page, SessionFilter
-from lash.store.rows import SessionRow, new_session_values, read_object, read_session, session_values, write_json
+from lash.store.rows import (
+    SessionRow,
+    new_session_values,
+    read_object,
+    read_session,
+    readable,
+    session_values,
+    write_json,
+)
 from lash.store.sql.claims import claim_name
 from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, each
-from lash.turn.record import Turn, ready_at
+from lash.turn.record import Turn, causes, ready_at
 
 
 @dataclass(frozen=True)
@@ -53,16 +61,11 @@ INSERTED = each(_insert)
 def keep_session(work: Work, before: SessionRow, after: SessionRow, *, was: Turn | None, turn: Turn | None) -> None:
     """Write a session's row back. ``was`` and ``turn`` are its unsettled turn before and after.
 
-    ``ready_at`` is decided anew only when something that it follows from has changed, so that a session keeps its place
-    among the ready.
+    ``ready_at`` is decided anew only when something that it follows from has changed.
     """
-    if _causes(before, was) != _causes(after, turn):
+    if causes(before.lease, was, before.next_item_at) != causes(after.lease, turn, after.next_item_at):
         after = replace(after, ready_at=ready_at(after.lease, turn, after.next_item_at, work.now))
     work.changes.update(schema.sessions, {"id": after.id}, session_values(after))
-
-
-def _causes(row: SessionRow, turn: Turn | None) -> tuple[object, ...]:
-    return row.lease, turn, row.next_item_at if turn is None else None
 
 
 # -- creating ----------------------------------------------------------------------------------------------------------
@@ -90,14 +93,6 @@ def open_or_create(new: NewSession) -> Write[Opened]:
         return Opened(session, created=True)
 
     return Write((new.uid,), steps, creates=new.uid)
-
-
-def check_new(new: NewSession) -> None:
-    check_id("a session uid", new.uid)
-    check_name(new.name)
-    check_key(new.agent)
-    write_json(new.config, what="config")
-    write_json(new.metadata, what="metadata")
 
 
 def _create(work: Work, new: NewSession) -> Steps[Session]:
@@ -249,17 +244,15 @@ def page(connection: Connection, where: SessionFilter, after: str | None, limit:
         has_turn = exists().where(turns.c.session == table.c.id, turns.c.state != "settled")
         statement = statement.where(has_turn if where.unsettled else ~has_turn)
     found = connection.execute(statement.order_by(table.c.id).limit(limit + 1)).mappings().all()
-    rows = [read_session(row) for row in found[:limit]]
-    return Page(tuple(row.session() for row in rows), str(rows[-1].id) if len(found) > limit else None)
+    rows = readable(read_session, found[:limit])
+    return Page(tuple(row.session() for row in rows), str(found[limit - 1]["id"]) if len(found) > limit else None)
 
 
 def missing_document(row: SessionRow, kind: DocumentKind, revision: int) -> CorruptRecord:
     return CorruptRecord(f"session {row.uid}", f"it has no {kind} of its current revision {revision}")
 
 
-def document(connection: Connection, uid: SessionUid, kind: DocumentKind, revision: int | None) -> Document:
-    check_kind(kind)
-    row = find_row(connection, uid)
+def document(connection: Connection, row: SessionRow, kind: DocumentKind, revision: int | None) -> Document:
     current = row.document_revision(kind)
     wanted = current if revision is None else revision
     key = (row.id, kind, wanted)
@@ -268,4 +261,4 @@ def document(connection: Connection, uid: SessionUid, kind: DocumentKind, revisi
         raise missing_document(row, kind, current)
     if found is None:
         raise RevisionMoved(kind, expected=wanted, found=current)
-    return Document(wanted, read_object(found["body"], what=f"{kind} of session {uid}"))
+    return Document(wanted, read_object(found["body"], what=f"{kind} of session {row.uid}"))

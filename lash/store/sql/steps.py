@@ -112,6 +112,18 @@ def answers_to_each(asks: Sequence[Ask[K, V]]) -> Steps[dict[K, V]]:
     return {ask.key: answer for ask, answer in zip(asks, found, strict=True) if answer is not None}
 
 
+def ask_now(connection: Connection, steps: Steps[R]) -> R:
+    """Run steps that only ask, outside of any batch: a read and a write can share them."""
+    try:
+        asks = next(steps)
+        while True:
+            found = _answer(connection, asks)
+            asks = steps.send(tuple(found[ask.question].get(ask.key) for ask in asks))
+    except StopIteration as end:
+        answer: R = end.value
+        return answer
+
+
 @dataclass(slots=True)
 class Changes:
     """The rows that writes want changed, collected by table."""

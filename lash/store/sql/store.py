@@ -36,7 +36,7 @@ from lash.inbox.cancelling import Cancelled, Selection
 from lash.inbox.items import Boundary, InboxItem, NewItem
 from lash.lease import Acquired, ExecutionLease, LeaseRecord
 from lash.limits import MAX_BLOB, check_size
-from lash.store.checks import check_time
+from lash.store.checks import check_kind, check_time
 from lash.store.contract import (
     CancelRequested,
     Opened,
@@ -75,13 +75,20 @@ class SqlStore:
         self._secret = secret
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
+        self._reads = 0
+        self._unread = asyncio.Event()
 
     async def _read(self, look: Callable[[Connection], R]) -> R:
         self._check_open()
+        self._reads += 1
         try:
             return await self._database.read(look)
         except Unsettled as error:
             raise error.refusal from error
+        finally:
+            self._reads -= 1
+            if not self._reads:
+                self._unread.set()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -115,7 +122,10 @@ class SqlStore:
         return await self._writer.write(sessions.delete(uid))
 
     async def document(self, uid: SessionUid, kind: DocumentKind, revision: int | None = None) -> Document:
-        return await self._read(lambda connection: sessions.document(connection, uid, kind, revision))
+        check_kind(kind)
+        return await self._read(
+            lambda connection: sessions.document(connection, sessions.find_row(connection, uid), kind, revision)
+        )
 
     async def put_document(self, uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expected: int) -> Document:
         return await self._writer.write(sessions.put_document(uid, kind, body, expected=expected))
@@ -129,7 +139,7 @@ class SqlStore:
                 session=row.session(),
                 nodes=tuple(graph.read_frame(connection, row)),
                 parts=commits.parts(connection, row),
-                config=sessions.document(connection, uid, "config", None),
+                config=sessions.document(connection, row, "config", None),
                 turn=turns.find_unsettled(connection, row),
             )
 
@@ -327,7 +337,8 @@ class SqlStore:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Settle what was submitted, then close. Whoever calls it, and however often, waits for the same closing."""
+        """Settle what was submitted, let reads finish, then close. Whoever calls it, however often, waits for the same
+        closing."""
         self._closed = True
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="lash-close")
@@ -335,6 +346,9 @@ class SqlStore:
 
     async def _close(self) -> None:
         await self._writer.aclose()
+        while self._reads:
+            self._unread.clear()
+            await self._unread.wait()
         await self._database.aclose()
 
     async def __aenter__(self) -> Self:

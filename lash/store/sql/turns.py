@@ -9,8 +9,8 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, select
 
 from lash import lease as leases
-from lash.errors import CorruptRecord, OutcomeRecorded, SessionBusy, TurnNotFound, TurnParked, TurnSettled
-from lash.ids import ItemId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
+from lash.errors import CorruptRecord, SessionBusy, TurnNotFound, TurnSettled
+from lash.ids import ReplayKey, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox import taking
 from lash.inbox.items import Boundary, InboxItem
 from lash.lease import Acquired, ExecutionLease
@@ -69,9 +69,9 @@ def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
         known = yield from answer_to(TURN((row.id, opening.turn)))
         if known is not None and known["state"] == "settled":
             raise TurnSettled(opening.turn)
-        turn = yield from unsettled_turn(row)
-        if turn is None and (yield from answer_to(COMMIT((row.id, opening.turn)))) is not None:
+        if known is None and (yield from answer_to(COMMIT((row.id, opening.turn)))) is not None:
             raise TurnSettled(opening.turn)  # a vacuum took the turn's own row; its receipt stays
+        turn = yield from unsettled_turn(row)
         admitted = None
         if opening.admits is not None:
             admitted, row = yield from admit_into(work, row, opening.admits, turn)
@@ -118,25 +118,11 @@ def _open_fresh(
     waiting = [read_item(item, row.uid) for item in found or ()]
     items = taking.at_opening(waiting if arrived is None else [*waiting, arrived], work.now)
     if not items:
-        busy = row.lease.owner != opening.owner and not row.lease.expired(work.now)
-        return OpenedTurn(held_by=row.lease if busy else None), row
+        return OpenedTurn(held_by=row.lease if row.lease.holds_off(opening.owner, work.now) else None), row
     acquired = _acquired(work, row, opening)
     if acquired is None:
         return OpenedTurn(held_by=row.lease), row
-    turn = Turn(
-        id=opening.turn,
-        session=row.uid,
-        agent=row.agent,
-        state="open",
-        attempts=1,
-        generation=acquired.lease.generation,
-        base_revision=row.revision,
-        config_revision=row.config_revision,
-        catalog_revision=row.catalog_revision,
-        opened_at=work.now,
-        options=items[0].options,
-        items=tuple(item.id for item in items),
-    )
+    turn = record.begin(opening.turn, row.session(), items, acquired.lease, now=work.now)
     taken = tuple(taking.take(item, turn.id) for item in items)
     work.changes.insert(schema.turns, turn_values(row.id, turn))
     update_items(work, row, taken)
@@ -159,17 +145,7 @@ def _acquired(work: Work, row: SessionRow, opening: TurnOpening) -> Acquired | N
 
 def driven_turn(row: SessionRow, lease: ExecutionLease, turn: TurnId) -> Steps[Turn]:
     unsettled = yield from unsettled_turn(row)
-    return require_driven(row, lease, turn, unsettled)
-
-
-def require_driven(row: SessionRow, lease: ExecutionLease, turn: TurnId, unsettled: Turn | None) -> Turn:
-    """The turn, which its owner must be driving: the lease held, the turn unsettled and not asleep."""
-    leases.require(row.lease, lease)
-    if unsettled is None or unsettled.id != turn:
-        raise TurnSettled(turn)
-    if unsettled.state == "parked":
-        raise TurnParked(turn)
-    return unsettled
+    return record.require_driven(unsettled, turn, lease, row.lease)
 
 
 def take(
@@ -192,7 +168,7 @@ def take(
         if not items:
             return ()
         ids = tuple(item.id for item in items)
-        written = yield from _write(work, row, turn, [Finished(key, identity, {"items": [*ids]})])
+        written = yield from _write(work, row, turn, [Finished(key, identity, rules.taking(items))])
         taken = tuple(taking.take(item, turn) for item in items)
         update_items(work, row, taken)
         after = record.progress(replace(driven, items=driven.items + ids))
@@ -204,11 +180,7 @@ def take(
 
 
 def _recorded_items(row: SessionRow, entry: JournalEntry) -> Steps[tuple[InboxItem, ...]]:
-    match entry:
-        case JournalEntry(state="completed", outcome={"items": list(named)}):
-            ids = [ItemId(str(item)) for item in named]
-        case _:
-            raise OutcomeRecorded(entry.key)
+    ids = rules.items_taken(entry)
     found = yield from answers_to_each([ITEM((row.id, item)) for item in ids])
     lost = [item for item in ids if (row.id, item) not in found]
     if lost:
@@ -283,7 +255,7 @@ def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: da
         unsettled = None if found is None else read_turn(found, row.uid)
         if unsettled is not None and record.parked_by(unsettled.turn, turn, lease, row.lease):
             return unsettled.turn
-        driven = require_driven(row, lease, turn, None if unsettled is None else unsettled.turn)
+        driven = record.require_driven(None if unsettled is None else unsettled.turn, turn, lease, row.lease)
         cancelled = unsettled is not None and unsettled.cancel is not None
         named = yield from named_waits(row, waits)
         as_of_now = [wait.as_of(work.now) for wait in named]

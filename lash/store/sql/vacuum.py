@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, or_, select
 
+from lash.errors import CorruptGraph
 from lash.store import schema
 from lash.store.contract import Vacuumed
 
@@ -167,15 +168,27 @@ def _sweep_deleted(connection: Connection, session: int) -> Vacuumed:
 def _needed(connection: Connection, session: int) -> dict[int, int]:
     """How deep each branch of a session is needed by others, and by its own branches that others need."""
     branches = schema.branches.c
-    grown = select(branches.parent_branch, func.max(branches.parent_depth).label("depth")).where(
-        branches.parent_session == session, branches.session != session
+    grown = (
+        select(
+            branches.parent_branch,
+            func.max(branches.parent_depth).label("depth"),
+            func.min(branches.session).label("oldest"),
+        )
+        .where(branches.parent_session == session, branches.session != session)
+        .group_by(branches.parent_branch)
     )
-    needed = {row.parent_branch: row.depth for row in connection.execute(grown.group_by(branches.parent_branch))}
+    needed: dict[int, int] = {}
+    for row in connection.execute(grown):
+        if row.oldest < session:
+            raise CorruptGraph(f"branch {row.parent_branch} of session number {session} grew from itself")
+        needed[row.parent_branch] = row.depth
     own = select(branches.branch, branches.parent_branch, branches.parent_depth).where(
         branches.session == session, branches.parent_session == session
     )
     # A branch has a higher number than the one that it grew from.
     for row in connection.execute(own.order_by(branches.branch.desc())):
+        if row.parent_branch >= row.branch:
+            raise CorruptGraph(f"branch {row.branch} of session number {session} grew from itself")
         if row.branch in needed:
             needed[row.parent_branch] = max(needed.get(row.parent_branch, -1), row.parent_depth)
     return needed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,42 @@ async def _forked(store: Store, parent: SessionUid, at: NodeId) -> ExecutionLeas
 
 def _ids(nodes: list[Node]) -> list[NodeId]:
     return [node.id for node in nodes]
+
+
+async def _goes_on(store: Store, lease: ExecutionLease, first: NodeId) -> NodeId:
+    return (await _grow(store, lease, "later"))[0]
+
+
+async def _goes_back_and_on(store: Store, lease: ExecutionLease, first: NodeId) -> NodeId:
+    await rewind(store, lease, first)
+    return (await _grow(store, lease, "later"))[0]
+
+
+async def _opens_a_frame(store: Store, lease: ExecutionLease, first: NodeId) -> NodeId:
+    return leaf_of(await commit_nodes(store, lease, opens(COMPACTION), says("later")))
+
+
+async def _resets(store: Store, lease: ExecutionLease, first: NodeId) -> NodeId:
+    return leaf_of(await commit_nodes(store, lease, opens(RESET), says("later")))
+
+
+Later = Callable[[Store, ExecutionLease, NodeId], Awaitable[NodeId]]
+LATER: dict[str, Later] = {
+    "on the same branch": _goes_on,
+    "on a branch beside it": _goes_back_and_on,
+    "in a new frame": _opens_a_frame,
+    "after a reset": _resets,
+}
+"""Where a parent may go after it was forked. Each returns the boundary that it came to."""
+each_later = pytest.mark.parametrize("later", LATER.values(), ids=LATER.keys())
+
+
+async def _left_by_its_parent(store: Store, later: Later) -> tuple[ExecutionLease, NodeId]:
+    """A fork that says "a" and "b", and a node that its parent made after it."""
+    lease = await a_held_session(store)
+    a, b = await _grow(store, lease, "a", "b")
+    fork = await _forked(store, lease.session, b)
+    return fork, await later(store, lease, a)
 
 
 class ForkContract(StoreContract):
@@ -183,6 +220,80 @@ class ForkContract(StoreContract):
         with pytest.raises(InvalidDelta):
             await store.commit(CommitPlan(operation, fork, base=base, delta=delta))
         assert await said(store, fork.session) == ["a"]
+
+    @each_later
+    async def test_a_fork_does_not_see_what_its_parent_did_later(self, store: Store, later: Later) -> None:
+        fork, node = await _left_by_its_parent(store, later)
+        with pytest.raises(NodeNotFound):
+            await store.node(fork.session, node)
+        assert await store.on_active_path(fork.session, node) is False
+
+    @each_later
+    async def test_a_fork_does_not_move_to_what_its_parent_did_later(self, store: Store, later: Later) -> None:
+        fork, node = await _left_by_its_parent(store, later)
+        before = await store.snapshot(fork.session)
+        with pytest.raises(NodeNotFound):
+            await rewind(store, fork, node)
+        assert await store.snapshot(fork.session) == before
+        assert await said(store, fork.session) == ["a", "b"]
+
+    @each_later
+    async def test_a_fork_is_not_forked_at_what_its_parent_did_later(self, store: Store, later: Later) -> None:
+        fork, node = await _left_by_its_parent(store, later)
+        new = a_fork(fork.session, node)
+        with pytest.raises(NodeNotFound):
+            await store.fork(new)
+        with pytest.raises(SessionNotFound):
+            await store.get(new.name)
+
+    @each_later
+    async def test_a_grandchild_knows_nothing_of_what_anybody_above_it_did_later(
+        self, store: Store, later: Later
+    ) -> None:
+        lease = await a_held_session(store)
+        a, b = await _grow(store, lease, "a", "b")
+        child = await _forked(store, lease.session, b)
+        (c,) = await _grow(store, child, "c")
+        grandchild = await _forked(store, child.session, c)
+        for node in (await later(store, child, b), await later(store, lease, a)):
+            with pytest.raises(NodeNotFound):
+                await store.node(grandchild.session, node)
+            with pytest.raises(NodeNotFound):
+                await rewind(store, grandchild, node)
+            with pytest.raises(NodeNotFound):
+                await store.fork(a_fork(grandchild.session, node))
+            assert await store.on_active_path(grandchild.session, node) is False
+        assert await said(store, grandchild.session) == ["a", "b", "c"]
+
+    async def test_a_fork_does_not_inherit_the_branches_that_its_parent_had_left(self, store: Store) -> None:
+        lease = await a_held_session(store)
+        a, left = await _grow(store, lease, "a", "left")
+        await rewind(store, lease, a)
+        (b,) = await _grow(store, lease, "b")
+        fork = await _forked(store, lease.session, b)
+        with pytest.raises(NodeNotFound):
+            await store.node(fork.session, left)
+        with pytest.raises(NodeNotFound):
+            await rewind(store, fork, left)
+        assert await store.on_active_path(fork.session, left) is False
+
+    async def test_a_session_that_was_rewound_many_times_is_forked_anywhere(self, store: Store) -> None:
+        lease = await a_held_session(store)
+        kept, left = [], []
+        for n in range(40):
+            kept += await _grow(store, lease, str(n))
+            left += await _grow(store, lease, f"{n}!")
+            await rewind(store, lease, kept[-1])
+        at_the_end = await _forked(store, lease.session, kept[-1])
+        await _grow(store, at_the_end, "on")
+        assert await said(store, at_the_end.session) == [*map(str, range(40)), "on"]
+        on_path = [await store.on_active_path(at_the_end.session, node) for node in (*kept, *left)]
+        assert on_path == [True] * 40 + [False] * 40
+        beside = await _forked(store, lease.session, left[20])
+        assert await said(store, beside.session) == [*map(str, range(21)), "20!"]
+        assert (await store.snapshot(beside.session)).nodes == tuple(await store.nodes(beside.session))
+        await rewind(store, beside, kept[10])
+        assert await said(store, beside.session) == [*map(str, range(11))]
 
     async def test_a_fork_shows_the_current_frame_as_of_its_beginning(self, store: Store) -> None:
         lease = await a_held_session(store)

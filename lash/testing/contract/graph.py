@@ -446,6 +446,39 @@ class GraphContract(StoreContract):
             await store.commit(replace(plan, base=3))
         assert await said(store, lease.session) == ["a"]
 
+    async def test_many_attempts_from_one_node_leave_one_path(self, store: Store) -> None:
+        lease = await a_held_session(store)
+        (base,) = await _grow(store, lease, "base")
+        left = []
+        for n in range(40):
+            left += await _grow(store, lease, f"attempt {n}")
+            await rewind(store, lease, base)
+        (last,) = await _grow(store, lease, "last")
+        nodes = await store.nodes(lease.session)
+        assert await said(store, lease.session) == ["base", "last"]
+        assert (await store.snapshot(lease.session)).nodes == tuple(nodes)
+        assert [await store.on_active_path(lease.session, node) for node in (base, last)] == [True, True]
+        assert not any([await store.on_active_path(lease.session, node) for node in left])
+        assert {(await store.node(lease.session, node)).parent for node in left} == {base}
+
+    async def test_a_path_across_many_rewinds_in_one_frame_reads_as_one(self, store: Store) -> None:
+        lease = await a_held_session(store)
+        kept, left = [], []
+        for n in range(40):
+            kept += await _grow(store, lease, str(n))
+            left += await _grow(store, lease, f"{n}!")
+            await rewind(store, lease, kept[-1])
+        nodes = await store.nodes(lease.session)
+        assert _ids(nodes)[1:] == kept
+        assert [node.parent for node in nodes] == [None, *_ids(nodes)[:-1]]
+        assert [node.depth for node in nodes] == list(range(41))
+        assert await said(store, lease.session) == [*map(str, range(40))]
+        snapshot = await store.snapshot(lease.session)
+        assert (snapshot.session.head.frame, snapshot.nodes) == (0, tuple(nodes))
+        assert await store.nodes(lease.session, first=13, last=29) == nodes[13:30]
+        assert [await store.on_active_path(lease.session, node) for node in kept] == [True] * 40
+        assert [await store.on_active_path(lease.session, node) for node in left] == [False] * 40
+
     @pytest.mark.parametrize("seed", range(3))
     async def test_any_history_of_rewinds_and_resets_reads_as_plain_lists_would(self, store: Store, seed: int) -> None:
         lease = await a_held_session(store)

@@ -12,7 +12,16 @@ import pytest
 from lash.commit.outbox import Owed
 from lash.commit.parts import Changed
 from lash.commit.usage import Tokens, UsageDelta, UsageTotal
-from lash.errors import BlobMissing, BlobNotFound, SessionDeleted, StoreClosed, TurnNotFound, WaitNotFound
+from lash.errors import (
+    BlobMissing,
+    BlobNotFound,
+    KeyReused,
+    SessionDeleted,
+    StoreClosed,
+    TurnNotFound,
+    TurnSettled,
+    WaitNotFound,
+)
 from lash.graph.frames import RESET
 from lash.graph.nodes import MessageReceived
 from lash.graph.parts import Image
@@ -21,13 +30,15 @@ from lash.ids import BlobHash, ItemId, NodeId, SessionUid
 from lash.inbox.cancelling import These
 from lash.inbox.items import Message, NewItem, Wake
 from lash.lease import ExecutionLease
-from lash.store.contract import Store, Vacuumed
+from lash.store.contract import Store, TurnOpening, Vacuumed
 from lash.testing.builders import (
+    Driven,
     a_fork,
     a_held_session,
     a_message,
     a_session,
     a_wait,
+    an_opening,
     commit_nodes,
     leaf_of,
     must_acquire,
@@ -41,6 +52,8 @@ from lash.testing.builders import (
     run_turn,
     said,
     says,
+    settle_turn,
+    text_of,
 )
 from lash.testing.harness import StoreContract, StoreHarness, opened
 
@@ -75,6 +88,35 @@ async def _is_stored(store: Store, blob: BlobHash) -> bool:
     except BlobNotFound:
         return False
     return True
+
+
+async def _clutter(store: Store) -> Vacuumed:
+    """Leave something of every kind that a vacuum removes; how much that is."""
+    uid, gone = (await a_session(store)).uid, await a_held_session(store)
+    answered = await store.open_wait(uid, a_wait())
+    await store.answer(answered, "yes")
+    driven = await open_with(store, uid)
+    await store.open_wait(uid, a_wait(turn=driven.turn.id))  # revoked when its turn settles
+    await store.commit(replace(await plan_of(store, driven), owes=(Owed(gone.session, Wake(source="s")),)))
+    [debt] = await store.debts()
+    await store.deliver(debt)
+    unwanted = await store.admit(uid, _message_with(await store.put_blob(b"of a cancelled item")))
+    await store.cancel(uid, These((unwanted.id,)))
+    await store.put_document(uid, "config", {"n": 1}, expected=0)
+    await store.put_blob(b"unused")
+    shown = await store.put_blob(b"of a deleted node")
+    plan = await plan_nodes(store, gone, _showing(shown))
+    await store.commit(replace(plan, parts={"p": Changed(b"of a deleted session")}))
+    await store.delete(gone.session)
+    return Vacuumed(items=2, turns=1, waits=2, outbox=1, documents=1, nodes=2, commits=1, blobs=4)
+
+
+async def _settled(store: Store, opening: TurnOpening) -> None:
+    """The whole turn that an opening asks for."""
+    result = await store.open_turn(opening)
+    assert result.acquired is not None
+    assert result.turn is not None
+    await settle_turn(store, Driven(result.acquired.lease, result.turn, result.items, result))
 
 
 class MaintenanceContract(StoreContract):
@@ -275,6 +317,45 @@ class MaintenanceContract(StoreContract):
 
     # -- blobs ---------------------------------------------------------------------------------------------------------
 
+    @pytest.mark.parametrize("taken", [False, True], ids=["pending", "taken"])
+    async def test_the_blob_of_an_item_goes_with_the_session_that_it_was_sent_to(
+        self, store: Store, harness: StoreHarness, taken: bool
+    ) -> None:
+        gone, kept = (await a_session(store)).uid, (await a_session(store)).uid
+        lonely, shared = await store.put_blob(b"lonely"), await store.put_blob(b"shared")
+        for blob in (shared, lonely):
+            await store.admit(gone, _message_with(blob))
+        await store.admit(kept, _message_with(shared))
+        if taken:
+            await must_open(store, gone)
+        await store.delete(gone)
+        assert (await _sweep(harness, store)).blobs == 1
+        assert not await _is_stored(store, lonely)
+        assert await store.blob(shared) == b"shared"
+
+    async def test_a_blob_stays_that_the_history_of_another_session_shows(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        gone, lease = (await a_session(store)).uid, await a_held_session(store)
+        blob = await store.put_blob(b"shown")
+        await store.admit(gone, _message_with(blob))
+        await commit_nodes(store, lease, _showing(blob))
+        await store.delete(gone)
+        assert (await _sweep(harness, store)).blobs == 0
+        assert await store.blob(blob) == b"shown"
+
+    async def test_the_blob_of_a_deleted_session_stays_until_its_time_comes(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        uid, before = (await a_session(store)).uid, await harness.now()
+        await harness.advance(HOUR)
+        blob = await store.put_blob(b"young")
+        await store.admit(uid, _message_with(blob))
+        await store.delete(uid)
+        assert (await store.vacuum(before=before)).blobs == 0
+        assert await _is_stored(store, blob)
+        assert (await _sweep(harness, store)).blobs == 1
+
     async def test_a_blob_that_nothing_refers_to_goes(self, store: Store, harness: StoreHarness) -> None:
         blob = await store.put_blob(b"unused")
         assert (await _sweep(harness, store)).blobs == 1
@@ -389,6 +470,23 @@ class MaintenanceContract(StoreContract):
         assert (await _sweep(harness, store)).total == 3
         assert await _sweep(harness, store) == Vacuumed()
 
+    async def test_a_rehearsal_foretells_every_number(self, store: Store, harness: StoreHarness) -> None:
+        expected = await _clutter(store)
+        await harness.advance(HOUR)
+        before = await harness.now()
+        assert await store.vacuum(before=before, dry_run=True) == expected
+        assert await store.vacuum(before=before, dry_run=True) == expected, "the rehearsal removed something"
+        assert await store.vacuum(before=before) == expected
+
+    async def test_after_a_vacuum_there_is_nothing_left_of_any_kind(self, store: Store, harness: StoreHarness) -> None:
+        expected = await _clutter(store)
+        await harness.advance(HOUR)
+        before = await harness.now()
+        assert await store.vacuum(before=before) == expected
+        assert await store.vacuum(before=before, dry_run=True) == Vacuumed()
+        assert await store.vacuum(before=before) == Vacuumed()
+        assert await _sweep(harness, store) == Vacuumed()
+
     async def test_everything_of_many_sessions_goes_in_one_vacuum(self, store: Store, harness: StoreHarness) -> None:
         for n in range(30):
             lease = await a_held_session(store)
@@ -406,6 +504,68 @@ class MaintenanceContract(StoreContract):
         await store.commit(await plan_of(store, driven, says("re: two")))
         await run_turn(store, uid, "three")
         assert await said(store, uid) == ["one", "re: one", "re: two", "three", "re: three"]
+
+    async def test_a_settled_turn_is_not_opened_again_after_a_vacuum(self, store: Store, harness: StoreHarness) -> None:
+        uid = (await a_session(store)).uid
+        opening = an_opening(uid, admits=a_message("served", key="k"))
+        await _settled(store, opening)
+        assert (await _sweep(harness, store)).turns == 1
+        waiting = await store.admit(uid, a_message("next"))
+        lease = await store.lease(uid)
+        with pytest.raises(TurnSettled):
+            await store.open_turn(opening)
+        assert await store.unsettled_turn(uid) is None
+        assert (await store.items(uid, terminal=True)).rows == (waiting,)
+        assert await store.lease(uid) == lease
+
+    async def test_a_settled_turn_is_not_opened_again_after_a_vacuum_while_another_is_at_work(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        uid = (await a_session(store)).uid
+        opening = an_opening(uid, admits=a_message("served", key="k"))
+        await _settled(store, opening)
+        await _sweep(harness, store)
+        at_work = await open_with(store, uid, "next", owner="another")
+        with pytest.raises(TurnSettled):
+            await store.open_turn(opening)
+        assert await store.unsettled_turn(uid) == at_work.turn
+        assert (await store.items(uid, terminal=True)).rows == at_work.items
+
+    @pytest.mark.parametrize("text", ["the same", "another"])
+    async def test_the_key_of_an_item_that_is_gone_names_nothing_any_more(
+        self, store: Store, harness: StoreHarness, text: str
+    ) -> None:
+        uid = (await a_session(store)).uid
+        served = an_opening(uid, admits=a_message("the same", key="k"))
+        await _settled(store, served)
+        unwanted = await store.admit(uid, a_message("the same", key="cancelled"))
+        await store.cancel(uid, These((unwanted.id,)))
+        assert (await _sweep(harness, store)).items == 2
+        again = [await store.admit(uid, a_message(text, key=key)) for key in ("k", "cancelled")]
+        assert [(item.state, text_of(item)) for item in again] == [("pending", text)] * 2
+        assert (await store.items(uid, terminal=True)).rows == tuple(again)
+
+    async def test_the_id_of_an_item_that_is_gone_names_nothing_any_more(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        uid, message = (await a_session(store)).uid, a_message("hello", key="k")
+        first = await store.admit(uid, message)
+        await store.cancel(uid, These((first.id,)))
+        await _sweep(harness, store)
+        assert await store.item(uid, first.id) is None
+        again = await store.admit(uid, message)
+        assert (again.id, again.state) == (first.id, "pending")
+        assert again.seq > first.seq
+
+    async def test_the_key_of_an_item_that_stays_is_recognised_after_a_vacuum(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        uid = (await a_session(store)).uid
+        pending = await store.admit(uid, a_message("hello", key="k"))
+        await _sweep(harness, store)
+        assert await store.admit(uid, a_message("hello", key="k")) == pending
+        with pytest.raises(KeyReused):
+            await store.admit(uid, a_message("other", key="k"))
 
     async def test_a_failure_is_never_an_empty_report(self, harness: StoreHarness) -> None:
         store = await harness.open()

@@ -28,6 +28,7 @@ from lash.testing.builders import (
     open_with,
     race,
     settle_turn,
+    take_over,
     texts_of,
 )
 from lash.testing.harness import StoreContract, StoreHarness, opened
@@ -86,6 +87,107 @@ class ParkingContract(StoreContract):
         await store.park(driven.lease, driven.turn.id, waits=[wait.id])
         assert not await is_ready(harness, store, uid)
         await store.answer(key, "yes")
+        assert await is_ready(harness, store, uid)
+
+    async def test_an_answer_to_a_wait_of_another_turn_wakes_the_turn_that_sleeps_on_it(
+        self, harness: StoreHarness, store: Store
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=TurnId(new_id()))
+        key = await store.open_wait(uid, wait)
+        await store.park(driven.lease, driven.turn.id, waits=[wait.id])
+        assert not await is_ready(harness, store, uid)
+        await store.answer(key, "yes")
+        assert await is_ready(harness, store, uid)
+
+    @pytest.mark.parametrize("how", ["answered", "revoked", "timed out"])
+    async def test_a_wait_that_the_turn_does_not_sleep_on_wakes_nobody(
+        self, harness: StoreHarness, store: Store, how: str
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        slept_on = a_wait(turn=driven.turn.id)
+        key = await store.open_wait(uid, slept_on)
+        deadline = await harness.now() + TTL if how == "timed out" else None
+        unrelated = [a_wait(turn=turn, expires_at=deadline) for turn in (None, driven.turn.id)]
+        keys = [await store.open_wait(uid, wait) for wait in unrelated]
+        parked = await store.park(driven.lease, driven.turn.id, waits=[slept_on.id])
+        match how:
+            case "answered":
+                for other in keys:
+                    await store.answer(other, "yes")
+            case "revoked":
+                await store.revoke(uid, [wait.id for wait in unrelated])
+            case _:
+                await harness.advance(2 * TTL)
+        assert not await is_ready(harness, store, uid)
+        assert await store.unsettled_turn(uid) == parked
+        await store.answer(key, "yes")
+        assert await is_ready(harness, store, uid)
+
+    async def test_an_answer_in_another_session_wakes_nobody_here(self, harness: StoreHarness, store: Store) -> None:
+        uid, other = (await a_session(store)).uid, (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        foreign = a_wait(turn=driven.turn.id)
+        key = await store.open_wait(other, foreign)
+        with pytest.raises(WaitNotFound):
+            await store.park(driven.lease, driven.turn.id, waits=[foreign.id])
+        await store.park(driven.lease, driven.turn.id)
+        await store.answer(key, "yes")
+        assert not await is_ready(harness, store, uid)
+
+    async def test_a_parked_turn_says_what_it_sleeps_on(self, harness: StoreHarness, store: Store) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        waits = [a_wait(), a_wait(turn=driven.turn.id), a_wait()]
+        for wait in waits:
+            await store.open_wait(uid, wait)
+        named = (waits[2].id, waits[1].id)
+        assert driven.turn.parked_on == ()
+        parked = await store.park(driven.lease, driven.turn.id, waits=named)
+        assert parked.parked_on == named
+        assert await store.park(driven.lease, driven.turn.id, waits=named) == parked
+        async with opened(harness) as other:
+            assert await other.turn(uid, driven.turn.id) == parked
+            assert await other.unsettled_turn(uid) == parked
+            assert (await other.snapshot(uid)).turn == parked
+
+    async def test_a_turn_that_is_due_still_says_what_it_sleeps_on_until_it_is_taken_up(
+        self, harness: StoreHarness, store: Store
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=driven.turn.id)
+        key = await store.open_wait(uid, wait)
+        await store.park(driven.lease, driven.turn.id, waits=[wait.id])
+        await store.answer(key, "yes")
+        due = await store.turn(uid, driven.turn.id)
+        assert (due.state, due.parked_on) == ("parked", (wait.id,))
+        await store.release(await must_acquire(store, uid, "onlooker"))
+        assert await store.turn(uid, driven.turn.id) == due
+        again = await must_open(store, uid, "b")
+        assert (again.turn.state, again.turn.parked_on, again.turn.parked_until) == ("open", (), None)
+        assert await store.turn(uid, driven.turn.id) == again.turn
+        redriven = await take_over(harness, store, uid, "c")
+        assert (redriven.turn.id, redriven.turn.parked_on) == (driven.turn.id, ())
+        await settle_turn(store, redriven)
+        assert (await store.turn(uid, driven.turn.id)).parked_on == ()
+
+    async def test_a_turn_that_parks_again_sleeps_only_on_what_it_names_then(
+        self, harness: StoreHarness, store: Store
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        before, after = a_wait(turn=driven.turn.id), a_wait(turn=driven.turn.id)
+        keys = [await store.open_wait(uid, wait) for wait in (before, after)]
+        await store.park(driven.lease, driven.turn.id, waits=[before.id])
+        again = await must_open(store, uid, "b")
+        parked = await store.park(again.lease, again.turn.id, waits=[after.id])
+        assert parked.parked_on == (after.id,)
+        await store.answer(keys[0], "yes")
+        assert not await is_ready(harness, store, uid)
+        await store.answer(keys[1], "yes")
         assert await is_ready(harness, store, uid)
 
     async def test_an_answer_that_came_early_leaves_the_parked_session_ready(

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lash.commit.parts import hash_of
+from lash.commit.parts import Changed, hash_of
 from lash.commit.plan import CommitPlan
+from lash.commit.usage import Tokens, UsageDelta
 from lash.errors import (
     IdReused,
     InvalidId,
@@ -22,13 +23,13 @@ from lash.errors import (
     TurnNotFound,
     WaitNotFound,
 )
-from lash.graph.session import Head, NewSession
+from lash.graph.session import Document, DocumentKind, Head, NewSession
 from lash.ids import ItemId, NodeId, OperationId, OwnerId, ReplayKey, SessionName, SessionUid, TurnId, WaitId, node_id
 from lash.inbox.cancelling import These
 from lash.inbox.items import InboxItem
 from lash.lease import ExecutionLease
 from lash.limits import MAX_NAME
-from lash.store.contract import Store
+from lash.store.contract import SessionFilter, Store
 from lash.testing.builders import (
     AT,
     TTL,
@@ -56,6 +57,7 @@ from lash.testing.builders import (
 from lash.testing.harness import StoreContract, StoreHarness, opened
 from lash.turn.journal import Identity
 
+KINDS: tuple[DocumentKind, ...] = ("config", "catalog", "metadata")
 BAD_NAMES = ["", " ", "a b", "a/b", "-a", ".a", "a\n", "a\x00b", "e\u0301", "\ud800", "n" * (MAX_NAME + 1)]
 
 
@@ -375,6 +377,39 @@ class SessionContract(StoreContract):
         assert await store.ready([agent]) == []
         with pytest.raises(WaitNotFound):
             await store.answer(key, "yes")
+
+    async def test_nothing_of_a_deleted_session_is_listed(self, store: Store) -> None:
+        agent = fresh_name("agent")
+        gone, kept = await a_session(store, agent=agent), await a_session(store, agent=agent)
+        for uid in (gone.uid, kept.uid):
+            await open_with(store, uid, "taken", owner=uid)
+            await store.open_wait(uid, a_wait("of a session"))
+            await store.admit(uid, a_message("pending"))
+        await store.delete(gone.uid)
+        for where in (SessionFilter(agent=agent), SessionFilter(agent=agent, unsettled=True)):
+            assert [session.uid for session in (await store.sessions(where)).rows] == [kept.uid]
+        assert (await store.sessions(SessionFilter(name_prefix=gone.name))).rows == ()
+        assert len((await store.items(kept.uid)).rows) == 2
+        assert len(await store.waits(kept.uid)) == 1
+
+    async def test_the_next_session_of_a_name_has_nothing_of_the_deleted_one(self, store: Store) -> None:
+        old = await store.create(replace(a_new_session(metadata={"of": "old"}), config={"of": "old"}))
+        driven = await open_with(store, old.uid)
+        spent = (UsageDelta("agent", "m", Tokens(input=1)),)
+        plan = replace(await plan_of(store, driven), usage=spent, parts={"p": Changed(b"old")})
+        await store.commit(plan)
+        await open_with(store, old.uid)
+        await store.open_wait(old.uid, a_wait())
+        await store.delete(old.uid)
+        new = await a_session(store, old.name)
+        assert (await store.items(new.uid, terminal=True)).rows == ()
+        assert await store.waits(new.uid) == []
+        assert await store.unsettled_turn(new.uid) is None
+        assert await store.usage(new.uid) == ()
+        assert await store.parts(new.uid) == {}
+        assert await store.receipt(new.uid, plan.operation) is None
+        for kind in KINDS:
+            assert await store.document(new.uid, kind) == Document(0, {})
 
     async def test_deletes_at_once_delete_once(self, harness: StoreHarness) -> None:
         async with opened(harness) as one, opened(harness) as two:

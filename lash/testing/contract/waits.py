@@ -5,24 +5,37 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from pydantic import JsonValue
 
-from lash.errors import IdReused, InvalidValue, NotFound, SessionDeleted, SessionNotFound, TooLarge, WaitNotFound
-from lash.ids import SessionUid, WaitId
+from lash.errors import (
+    HeadMoved,
+    IdReused,
+    InvalidValue,
+    NotFound,
+    SessionDeleted,
+    SessionNotFound,
+    TooLarge,
+    WaitNotFound,
+)
+from lash.ids import SessionUid, TurnId, WaitId
 from lash.limits import MAX_BODY
 from lash.store.contract import Store
 from lash.testing.builders import (
     TTL,
+    a_request_id,
     a_session,
     a_wait,
     a_wait_id,
+    an_effect,
     is_ready,
     must_open,
     new_id,
     open_with,
+    plan_of,
     race,
     settle_turn,
 )
@@ -358,6 +371,95 @@ class WaitContract(StoreContract):
         await settle_turn(store, driven)
         assert (await store.answer(key, "late")).accepted
         assert (await store.wait(uid, wait.id)).answer == "late"
+
+    async def test_a_turn_that_settles_revokes_what_it_still_waits_for(
+        self, harness: StoreHarness, store: Store
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=driven.turn.id)
+        key = await store.open_wait(uid, wait)
+        receipt = await settle_turn(store, driven)
+        revoked = await store.wait(uid, wait.id)
+        assert (revoked.state, revoked.answer, revoked.settled_at) == ("revoked", None, receipt.committed_at)
+        async with opened(harness) as webhook:
+            with pytest.raises(WaitNotFound):
+                await webhook.answer(key, "too late")
+        assert await store.waits(uid) == [revoked]
+
+    async def test_a_turn_that_settles_leaves_what_was_answered_or_timed_out(
+        self, harness: StoreHarness, store: Store
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        answered = a_wait(turn=driven.turn.id)
+        late = a_wait(turn=driven.turn.id, expires_at=await harness.now() + timedelta(seconds=1))
+        keys = [await store.open_wait(uid, wait) for wait in (answered, late)]
+        first = await store.answer(keys[0], "yes")
+        await harness.advance(timedelta(seconds=2))
+        await settle_turn(store, driven)
+        assert await store.wait(uid, answered.id) == first.wait
+        assert await store.answer(keys[0], "yes") == first
+        assert not (await store.answer(keys[0], "no")).accepted
+        timed_out = await store.wait(uid, late.id)
+        assert (timed_out.state, timed_out.settled_at) == ("timed_out", late.expires_at)
+
+    async def test_a_turn_that_settles_leaves_the_waits_of_others(self, store: Store) -> None:
+        uid, other = (await a_session(store)).uid, (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        of_another_turn = a_wait(turn=TurnId(new_id()))
+        of_another_session = a_wait(turn=driven.turn.id)
+        keys = [await store.open_wait(uid, of_another_turn), await store.open_wait(other, of_another_session)]
+        await settle_turn(store, driven)
+        assert [(await store.answer(key, "yes")).accepted for key in keys] == [True, True]
+
+    async def test_a_wait_that_was_kept_with_the_journal_is_revoked_with_its_turn(self, store: Store) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=driven.turn.id)
+        await store.record(driven.lease, driven.turn.id, [replace(an_effect(), wait=wait.id)], waits=[wait])
+        await settle_turn(store, driven)
+        assert (await store.wait(uid, wait.id)).state == "revoked"
+
+    async def test_a_turn_that_is_cancelled_revokes_what_it_still_waits_for(self, store: Store) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=driven.turn.id)
+        await store.open_wait(uid, wait)
+        request = a_request_id()
+        await store.request_cancel(uid, driven.turn.id, request, reason="stop")
+        assert (await store.wait(uid, wait.id)).state == "pending"
+        await settle_turn(store, driven, cancelled_by=request)
+        assert (await store.wait(uid, wait.id)).state == "revoked"
+
+    async def test_a_refused_commit_revokes_nothing(self, store: Store) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=driven.turn.id)
+        key = await store.open_wait(uid, wait)
+        plan = await plan_of(store, driven)
+        with pytest.raises(HeadMoved):
+            await store.commit(replace(plan, base=plan.base + 1))
+        assert (await store.wait(uid, wait.id)).state == "pending"
+        assert (await store.answer(key, "in time")).accepted
+
+    async def test_an_answer_and_the_settlement_of_its_turn_at_once_agree_on_who_won(
+        self, harness: StoreHarness, store: Store
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        wait = a_wait(turn=driven.turn.id)
+        key = await store.open_wait(uid, wait)
+        plan = await plan_of(store, driven)
+        async with opened(harness) as other:
+            ends, refused = await race(store.commit(plan), other.answer(key, "yes"))
+        kept = await store.wait(uid, wait.id)
+        answers = [end for end in ends if isinstance(end, Answered)]
+        if kept.state == "answered":
+            assert (answers, refused) == ([Answered(kept, accepted=True)], [])
+        else:
+            assert (kept.state, answers) == ("revoked", [])
+            assert [type(error) for error in refused] == [WaitNotFound]
 
     async def test_an_owner_that_died_while_parked_is_succeeded_by_one_that_finds_the_answer(
         self, harness: StoreHarness, store: Store

@@ -1,0 +1,1 @@
+"""What lash costs beside the bare driver, in one run: ``make bench``."""

@@ -1,0 +1,320 @@
+"""What meets at one moment: the moment is made, by holding what both need, and then let go."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import make_url
+
+from lash.errors import LashError, SessionDeleted, SessionNotFound, StoreClosed, StoreLocked
+from lash.graph.session import Session
+from lash.ids import NodeId, SessionUid
+from lash.store.contract import Opened, Store, Vacuumed
+from lash.store.opening import open_store
+from lash.store.sql import postgres as postgres_database
+from lash.testing.builders import (
+    a_fork,
+    a_held_session,
+    a_message,
+    a_new_session,
+    a_session,
+    commit_nodes,
+    leaf_of,
+    said,
+    says,
+)
+from tests.postgres import PostgresServer, execute, in_a_loop_of_its_own
+
+FAR = datetime(2100, 1, 1, tzinfo=UTC)
+Query = Callable[[str], Awaitable[list[Any]]]
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/races.db"
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    return postgres.fresh().render_as_string(hide_password=False)
+
+
+@asynccontextmanager
+async def beside(url: str) -> AsyncIterator[Query]:
+    """A connection of somebody else."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection.fetch
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def holding(url: str, statement: str) -> AsyncIterator[None]:
+    """Somebody else's transaction that has run a statement and does not end."""
+    async with beside(url) as query:
+        await query("BEGIN")
+        await query(statement)
+        yield
+        await query("COMMIT")
+
+
+@contextmanager
+def file_locked(url: str) -> Iterator[None]:
+    """Somebody else's transaction that has begun to write."""
+    with closing(sqlite3.connect(str(make_url(url).database))) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.rollback()
+
+
+async def a_grandchild_to_be(store: Store) -> tuple[SessionUid, NodeId]:
+    """A living fork of a session that was deleted, and the node that they share."""
+    lease = await a_held_session(store)
+    shared = leaf_of(await commit_nodes(store, lease, says("shared")))
+    child = await store.fork(a_fork(lease.session, shared))
+    await store.delete(lease.session)
+    return child.uid, shared
+
+
+async def whole_or_refused(store: Store, forked: Session | BaseException) -> None:
+    if isinstance(forked, Session):
+        await store.vacuum(before=FAR)
+        assert await said(store, forked.uid) == ["shared"]
+    else:
+        assert isinstance(forked, SessionDeleted), repr(forked)
+
+
+# -- vacuum, fork and delete -------------------------------------------------------------------------------------------
+
+
+async def test_a_fork_a_delete_and_a_vacuum_that_waited_for_one_file_are_settled_in_order(sqlite_url: str) -> None:
+    async with await open_store(sqlite_url) as store:
+        child, shared = await a_grandchild_to_be(store)
+        with file_locked(sqlite_url):
+            calls = (store.fork(a_fork(child, shared)), store.delete(child), store.vacuum(before=FAR))
+            tasks = [asyncio.ensure_future(call) for call in calls]
+            await asyncio.sleep(0)  # each has submitted what it wants
+        forked, deleted, report = await asyncio.gather(*tasks)
+        assert isinstance(forked, Session)
+        assert deleted is True
+        assert isinstance(report, Vacuumed)
+        assert report.nodes == 0
+        await whole_or_refused(store, forked)
+
+
+@pytest.mark.parametrize("held", ["child", "origin"])
+async def test_a_fork_that_waits_with_a_delete_and_a_vacuum_is_whole_or_refused(postgres_url: str, held: str) -> None:
+    """Three processes want the rows of one family while somebody holds one of them."""
+    async with (
+        await open_store(postgres_url) as one,
+        await open_store(postgres_url) as two,
+        await open_store(postgres_url) as three,
+    ):
+        child, shared = await a_grandchild_to_be(one)
+        wanted = "state = 'deleted'" if held == "origin" else "state = 'live'"
+        async with holding(postgres_url, f"SELECT 1 FROM lash_sessions WHERE {wanted} FOR UPDATE"):
+            calls = (one.fork(a_fork(child, shared)), two.delete(child), three.vacuum(before=FAR))
+            tasks = [asyncio.ensure_future(call) for call in calls]
+            await _until_all_have_met_the_lock(postgres_url, tasks)
+        forked, deleted, report = await asyncio.gather(*tasks, return_exceptions=True)
+        assert deleted is True
+        assert isinstance(report, Vacuumed), repr(report)
+        assert isinstance(forked, Session | BaseException)
+        await whole_or_refused(two, forked)
+
+
+async def _until_all_have_met_the_lock(url: str, tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Each has ended, or has looked for the held row at least once: somebody waits for it."""
+    async with beside(url) as query:
+        while not all(task.done() for task in tasks):
+            waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            if await query(waits):
+                return
+
+
+# -- closing -----------------------------------------------------------------------------------------------------------
+
+
+async def closing_is_given_up_and_happens(store: Store, uid: SessionUid, let_go: Callable[[], Awaitable[None]]) -> None:
+    item = a_message("submitted before")
+    write = asyncio.create_task(store.admit(uid, item))
+    await asyncio.sleep(0)  # it is submitted, and cannot land
+    impatient = asyncio.create_task(store.aclose())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    with pytest.raises(StoreClosed):
+        await store.admit(uid, a_message("after"))
+    assert not write.done()
+    await let_go()
+    assert (await write).id == item.id
+    await store.aclose()
+
+
+async def test_closing_a_file_goes_on_when_its_caller_is_cancelled(sqlite_url: str) -> None:
+    store = await open_store(sqlite_url)
+    uid = (await a_session(store)).uid
+    lock = file_locked(sqlite_url)
+    lock.__enter__()
+
+    async def let_go() -> None:
+        lock.__exit__(None, None, None)
+
+    await closing_is_given_up_and_happens(store, uid, let_go)
+    folder = Path(str(make_url(sqlite_url).database)).parent
+    assert sorted(path.name for path in folder.iterdir()) == ["races.db"], "the last to close a file takes its log away"
+
+
+async def test_closing_connections_goes_on_when_its_caller_is_cancelled(postgres_url: str) -> None:
+    store = await open_store(postgres_url)
+    uid = (await a_session(store)).uid
+    async with beside(postgres_url) as query:
+        await query("BEGIN")
+        await query("SELECT 1 FROM lash_sessions FOR UPDATE")
+
+        async def let_go() -> None:
+            await query("COMMIT")
+
+        await closing_is_given_up_and_happens(store, uid, let_go)
+        ours = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'lash'"
+        async with asyncio.timeout(10):
+            while await query(ours):  # a server hears a little later that a connection was closed
+                pass
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def right_after(beginning: str, mentions: str, work: Callable[[], None]) -> Iterator[None]:
+    """Do something once, between a statement that begins so and whatever follows it in its transaction."""
+    done = False
+
+    def executed(_c: Any, _cursor: Any, statement: str, _p: Any, _x: Any, _m: bool) -> None:
+        nonlocal done
+        if not done and statement.startswith(beginning) and mentions in statement:
+            done = True
+            work()
+
+    event.listen(Engine, "after_cursor_execute", executed)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "after_cursor_execute", executed)
+    assert done, "the moment never came"
+
+
+DELETION = "UPDATE lash_sessions SET state = 'deleted', name = NULL, deleted_at = 1 WHERE name = '{}'"
+
+
+def deleting(url: str, name: str) -> Callable[[], None]:
+    return lambda: in_a_loop_of_its_own(lambda: execute(make_url(url), DELETION.format(name)))
+
+
+async def test_a_session_that_is_deleted_while_its_name_is_opened_may_be_the_answer_once(postgres_url: str) -> None:
+    """It was there when it was looked for. The next one to ask gets a new session."""
+    async with await open_store(postgres_url) as store:
+        old, new = await a_session(store, "wanted"), a_new_session("wanted")
+        with right_after("SELECT", "lash_sessions.name IN", deleting(postgres_url, "wanted")):
+            assert (await store.open(new)).session.uid == old.uid
+        assert await store.open(new) == Opened(await store.get(new.name), created=True)
+        assert (await store.get(new.name)).uid == new.uid
+
+
+async def test_a_name_that_is_just_being_given_up_is_waited_for(postgres_url: str) -> None:
+    """The deletion holds what every deletion holds: the claim on the name, and the row."""
+    async with await open_store(postgres_url) as store, beside(postgres_url) as query:
+        await a_session(store, "wanted")
+        await query("BEGIN")
+        await query("SELECT pg_advisory_xact_lock(hashtextextended('lash session wanted', 0))")
+        await query(DELETION.format("wanted"))
+        new = a_new_session("wanted")
+        creating = asyncio.create_task(store.create(new))
+        await store.admit((await a_session(store)).uid, a_message("others do not wait"))
+        assert not creating.done()
+        await query("COMMIT")
+        assert (await creating).uid == new.uid
+        assert (await store.get(new.name)).uid == new.uid
+
+
+async def test_a_name_whose_deletion_is_taken_back_is_not_free(postgres_url: str) -> None:
+    async with await open_store(postgres_url) as store, beside(postgres_url) as query:
+        old = await a_session(store, "wanted")
+        await query("BEGIN")
+        await query(DELETION.format("wanted"))
+        opening = asyncio.create_task(store.open(a_new_session("wanted")))
+        creating = asyncio.create_task(store.create(a_new_session("wanted")))
+        assert (await opening).session.uid == old.uid
+        await query("ROLLBACK")
+        with pytest.raises(LashError, match="exists"):
+            await creating
+
+
+async def test_opening_and_deleting_a_name_on_one_file_agree_on_who_came_first(sqlite_url: str) -> None:
+    async with await open_store(sqlite_url) as one, await open_store(sqlite_url) as two:
+        old = await a_session(one, "wanted")
+        new = a_new_session("wanted")
+        with file_locked(sqlite_url):
+            deleting = asyncio.create_task(one.delete(old.uid))
+            opening = asyncio.create_task(two.open(new))
+            await asyncio.sleep(0)
+        assert await deleting is True
+        match await opening:
+            case Opened(session=session, created=True):
+                assert session.uid == new.uid == (await one.get(new.name)).uid
+            case Opened(session=session):
+                assert session.uid == old.uid
+                with pytest.raises(SessionNotFound):
+                    await one.get(new.name)
+
+
+# -- tables that are locked --------------------------------------------------------------------------------------------
+
+READS: dict[str, Callable[[Store, SessionUid], Awaitable[object]]] = {
+    "find": lambda store, uid: store.find(uid),
+    "snapshot": lambda store, uid: store.snapshot(uid),
+    "sessions": lambda store, uid: store.sessions(),
+    "ready": lambda store, uid: store.ready(["default"]),
+    "vacuum": lambda store, uid: store.vacuum(before=FAR),
+    "dry run": lambda store, uid: store.vacuum(before=FAR, dry_run=True),
+}
+
+
+async def test_a_read_of_a_locked_table_is_refused_as_locked(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "LOCK_TIMEOUT", "20ms")
+    async with await open_store(postgres_url) as store:
+        uid = (await a_session(store)).uid
+        async with holding(postgres_url, "LOCK TABLE lash_sessions IN ACCESS EXCLUSIVE MODE"):
+            for read in READS.values():
+                with pytest.raises(StoreLocked, match="try again"):
+                    await read(store, uid)
+        assert (await store.find(uid)).uid == uid
+
+
+async def test_opening_a_store_whose_tables_are_locked_is_refused_as_locked(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "LOCK_TIMEOUT", "20ms")
+    async with holding(postgres_url, "LOCK TABLE lash_meta, lash_version IN ACCESS EXCLUSIVE MODE"):
+        with pytest.raises(StoreLocked):
+            await open_store(postgres_url)
+
+
+async def test_opening_a_file_that_is_being_written_waits_no_longer_than_it_was_told(sqlite_url: str) -> None:
+    async with await open_store(sqlite_url):
+        pass
+    with file_locked(sqlite_url), pytest.raises(StoreLocked):
+        await open_store(sqlite_url, busy_timeout=timedelta(milliseconds=20))
