@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from sqlalchemy import RowMapping
 
 from lash.commit.outbox import Debt, decode_owed
 from lash.commit.plan import CommitReceipt
@@ -36,6 +35,13 @@ from lash.turn.record import CancelRequest, Turn, available_from
 from lash.waits import Wait
 
 R = TypeVar("R")
+
+
+class Row(Protocol):
+    """A row as it comes out of the database, by the names of its columns."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
 
 MAX_COUNTER = 2**63 - 1
 MAX_SMALL = 2**31 - 1
@@ -125,7 +131,7 @@ def session_values(row: SessionRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in CHANGING}
 
 
-def readable(read: Callable[[RowMapping], R], rows: Iterable[RowMapping]) -> list[R]:
+def readable(read: Callable[[Row], R], rows: Iterable[Row]) -> list[R]:
     """The rows of a listing that can be read. One that is damaged, or newer than this runtime, must not hide the others
     for ever; whoever asks for it by itself hears what is wrong with it."""
     found: list[R] = []
@@ -135,7 +141,7 @@ def readable(read: Callable[[RowMapping], R], rows: Iterable[RowMapping]) -> lis
     return found
 
 
-def read_session(row: RowMapping) -> SessionRow:
+def read_session(row: Row) -> SessionRow:
     what = f"session {row['uid']}"
     check_version(row["version"], what=what, supported=SESSION_VERSION)
     if max(row["revision"], row["seq"], row["lease_generation"]) >= MAX_COUNTER:
@@ -147,7 +153,7 @@ def read_session(row: RowMapping) -> SessionRow:
     if not (0 <= row["frame"] <= row["depth"] < MAX_SMALL if begun else row["frame"] == row["depth"] == -1):
         head = f"depth {row['depth']}, frame {row['frame']} and leaf {row['leaf']}"
         raise CorruptGraph(f"the head of {what} says {head}")
-    return SessionRow(**dict(row))
+    return SessionRow(**{name: row[name] for name in SessionRow.__slots__})
 
 
 def new_session_values(*, uid: SessionUid, name: SessionName, agent: str, now: datetime, **more: Any) -> dict[str, Any]:
@@ -230,7 +236,7 @@ def changing_item_values(item: InboxItem) -> dict[str, Any]:
     }
 
 
-def read_item(row: RowMapping, uid: SessionUid) -> InboxItem:
+def read_item(row: Row, uid: SessionUid) -> InboxItem:
     what = f"item {row['id']}"
     return InboxItem(
         id=ItemId(row["id"]),
@@ -295,7 +301,7 @@ def _unpacked(packed: bytes, *, what: str) -> list[str]:
     return [bytes(packed[at : at + 16]).hex() for at in range(0, len(packed), 16)]
 
 
-def read_turn(row: RowMapping, uid: SessionUid) -> TurnRow:
+def read_turn(row: Row, uid: SessionUid) -> TurnRow:
     what = f"turn {row['id']}"
     turn = Turn(
         id=TurnId(row["id"]),
@@ -356,7 +362,7 @@ def changing_entry_values(entry: JournalEntry) -> dict[str, Any]:
     }
 
 
-def read_entry(row: RowMapping) -> JournalEntry:
+def read_entry(row: Row) -> JournalEntry:
     what = f"journal entry {row['key']!r}"
     fields = read_record(row["identity"], what=what, supported=RECORD_VERSION)
     try:
@@ -397,7 +403,7 @@ def changing_wait_values(wait: Wait) -> dict[str, Any]:
     }
 
 
-def read_wait(row: RowMapping, uid: SessionUid) -> Wait:
+def read_wait(row: Row, uid: SessionUid) -> Wait:
     what = f"wait {row['id']}"
     return Wait(
         id=WaitId(row["id"]),
@@ -440,13 +446,13 @@ def commit_values(session: int, commit: CommitRow) -> dict[str, Any]:
     }
 
 
-def read_commit(row: RowMapping, uid: SessionUid) -> CommitRow:
+def read_commit(row: Row, uid: SessionUid) -> CommitRow:
     operation = OperationId(row["operation"])
     leaf = node_id(uid, operation, row["nodes"] - 1) if row["nodes"] else row["leaf"]
     receipt = CommitReceipt(uid, operation, row["revision"], leaf, row["content_hash"], row["committed_at"], row["seq"])
     return CommitRow(receipt, row["branch"], row["first_depth"], row["nodes"], row["state_set"])
 
 
-def read_debt(row: RowMapping, uid: SessionUid) -> Debt:
+def read_debt(row: Row, uid: SessionUid) -> Debt:
     what = f"outbox item {row['ordinal']} of operation {row['operation']}"
     return Debt(uid, OperationId(row["operation"]), row["ordinal"], decode_owed(row["body"], what=what))

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import Connection, bindparam, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from lash.commit.parts import hash_of
 from lash.errors import BlobMissing, BlobNotFound, CorruptRecord, InvariantBroken
@@ -19,7 +18,9 @@ from lash.ids import BlobHash
 from lash.limits import check_blob_hash
 from lash.store import schema
 from lash.store.sql.claims import claim_blobs
+from lash.store.sql.link import Link
 from lash.store.sql.questions import BLOB
+from lash.store.sql.statements import insert_into
 from lash.store.sql.steps import Steps, Work, Write, answers_to_each, each
 
 Held = tuple[Literal["node", "item", "debt"], int, int]
@@ -31,13 +32,20 @@ _BODY = select(schema.blobs.c.body).where(schema.blobs.c.hash == bindparam("hash
 NewBlob = tuple[BlobHash, bytes, datetime]
 
 
-def _store(connection: Connection, new: NewBlob) -> int:
+_PLACES = ("hash", "body", "stored_at")
+_KEEP = insert_into(
+    schema.blobs,
+    _PLACES,
+    lambda new: new.on_conflict_do_update(
+        index_elements=["hash"], set_={"stored_at": new.excluded.stored_at}
+    ).returning(schema.blobs.c.id),
+)
+
+
+def _store(link: Link, new: NewBlob) -> int:
     """Keep a body. One that is known is as young as new: its user must have time to refer to it."""
-    insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    row = insert(schema.blobs)
-    kept = row.on_conflict_do_update(index_elements=["hash"], set_={"stored_at": row.excluded.stored_at})
-    values = dict(zip(("hash", "body", "stored_at"), new, strict=True))
-    number: int = connection.execute(kept.returning(schema.blobs.c.id), values).scalar_one()
+    [row] = link.rows(_KEEP, dict(zip(_PLACES, new, strict=True)))
+    number: int = row["id"]
     return number
 
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Text, bindparam, func, select
 
 from lash.ids import BlobHash, SessionName
+from lash.store.sql.link import Link
+from lash.store.sql.statements import Statement
 from lash.store.sql.steps import Held, Question, Steps, answers_to_each
 
-_GRANTED = text("""
-    SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))
-""")
+_number = func.hashtextextended(bindparam("name", type_=Text), 0)
+_TRY = Statement(select(func.pg_try_advisory_xact_lock(_number).label("granted")))
 
 
-def _claim(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
-    if connection.dialect.name != "postgresql":
+def _claim(link: Link, names: Sequence[str]) -> dict[str, bool]:
+    if not link.postgres:
         return dict.fromkeys(names, True)
-    return dict.fromkeys(connection.execute(_GRANTED, {"names": list(names)}).scalars(), True)
+    found = link.rows_for_each(_TRY, [{"name": name} for name in names])
+    return {name: True for name, [row] in zip(names, found, strict=True) if row["granted"]}
 
 
 CLAIMED = Question(_claim)

@@ -38,7 +38,7 @@ from lash.store.rows import (
 from lash.store.sql.blobs import hold, numbers_of, store_blobs
 from lash.store.sql.graph import boundary, grows_from, insert_parts
 from lash.store.sql.inbox import update_items
-from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED, Remaining
+from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED
 from lash.store.sql.sessions import find_row, keep_session, replace_document
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, answers_to_each
 from lash.store.sql.turns import update_turn
@@ -118,16 +118,16 @@ class SettledTurn:
 
 
 def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[SettledTurn]:
-    found = yield from answer_to(UNSETTLED(row.id))
+    found = yield from answer_to(UNSETTLED((row.id,)))
     if found is None:
         record.check_settlement(None, plan.settles, None, frozenset())
         return SettledTurn(None, row.next_item_at)
     unsettled = read_turn(found, row.uid)
     turn = unsettled.turn
-    taken_rows, aimed_rows, next_item_at, waits = yield from answers_to(
+    taken_rows, aimed_rows, next_item, waits = yield from answers_to(
         TAKEN((row.id, turn.id)),
         AIMED((row.id, turn.id)),
-        NEXT_ITEM(Remaining(row.id)),
+        NEXT_ITEM((row.id,)),
         TURN_WAITS((row.id, turn.id)),
     )
     taken = [read_item(item, row.uid) for item in taken_rows or ()]
@@ -143,7 +143,7 @@ def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Settled
             work.changes.update(schema.waits, {"id": wait.id}, changing_wait_values(revoked))
     update_turn(work, row, record.settle(turn, plan.settles, work.now))
     work.changes.delete(schema.journal, session=row.id, turn=turn.id)
-    return SettledTurn(turn, _earliest(next_item_at, settled))
+    return SettledTurn(turn, _earliest(None if next_item is None else next_item["due_at"], settled))
 
 
 def _earliest(next_item_at: datetime | None, settled: Iterable[InboxItem]) -> datetime | None:
@@ -270,12 +270,12 @@ def _insert_debts(work: Work, row: SessionRow, debts: list[Debt], numbers: dict[
 
 def receipt(connection: Connection, uid: SessionUid, operation: OperationId) -> CommitReceipt | None:
     row = find_row(connection, uid)
-    found = COMMIT.load(connection, [(row.id, operation)]).get((row.id, operation))
+    found = COMMIT.now(connection, (row.id, operation))
     return None if found is None else read_commit(found, uid).receipt
 
 
 def parts(connection: Connection, row: SessionRow) -> dict[str, BlobHash]:
-    return PARTS.load(connection, [(row.id, row.state_set)])[row.id, row.state_set]
+    return PARTS.now(connection, (row.id, row.state_set)) or {}
 
 
 def usage(connection: Connection, uid: SessionUid) -> tuple[UsageTotal, ...]:

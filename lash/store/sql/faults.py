@@ -46,6 +46,10 @@ def translated(where: str) -> Iterator[None]:
         raise translate(error, where) from error
     except (sqlite3.Error, OSError) as error:
         raise _translate_driver(error, where) from error
+    except Exception as error:
+        if type(error).__module__.startswith("asyncpg."):  # an extra, which may not be installed
+            raise _translate_driver(error, where) from error
+        raise
 
 
 def translate(error: SQLAlchemyError, where: str) -> LashError | Unsettled:
@@ -69,8 +73,8 @@ def _translate_driver(error: BaseException, where: str) -> LashError | Unsettled
     return StoreUnavailable(f"{where} does not answer: {error}")
 
 
-def is_io_error(error: DBAPIError) -> bool:
-    return isinstance(error.orig, sqlite3.Error) and _code(error.orig) == sqlite3.SQLITE_IOERR
+def is_io_error(error: sqlite3.Error) -> bool:
+    return _code(error) == sqlite3.SQLITE_IOERR
 
 
 def _code(error: sqlite3.Error) -> int:

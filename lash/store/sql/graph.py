@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Integer, RowMapping, bindparam, case, func, select
+from sqlalchemy import Connection, Integer, bindparam, case, cast, func, select
 
 from lash.encoding import JsonObject
 from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
@@ -20,17 +20,18 @@ from lash.graph.session import NewFork, Session
 from lash.ids import BlobHash, NodeId, OperationId, SessionUid, node_id, split_node_id
 from lash.store import schema
 from lash.store.checks import check_fork
-from lash.store.rows import SessionRow, new_session_values, read_object
+from lash.store.rows import Row, SessionRow, new_session_values, read_object
 from lash.store.sql.blobs import numbers_of
 from lash.store.sql.questions import BY_UID, COMMIT, DOCUMENT, NODE, PARTS
 from lash.store.sql.sessions import NO_PARENT, begin_documents, find_row, insert_session, missing_document, require_new
-from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, ask_now, each
+from lash.store.sql.statements import Statement
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, ask_now, rows_of
 
 MAX_DEPTH = 2**31 - 1
 """Deeper than any node can be."""
 
 _branches = schema.branches.c
-_CHAIN = select(schema.branches, bindparam("last", type_=Integer).label("last")).where(
+_CHAIN = select(schema.branches, cast(bindparam("last", type_=Integer), Integer).label("last")).where(
     _branches.session == bindparam("session"), _branches.branch == bindparam("branch")
 )
 _chain = _CHAIN.cte("chain", recursive=True)
@@ -75,7 +76,7 @@ _NODES = (
 )
 
 
-def parent_of(branch: RowMapping | None, place: Place) -> Place | None:
+def parent_of(branch: Row | None, place: Place) -> Place | None:
     """The node that the branch of ``place`` grew from; None when it begins at a root."""
     if branch is None:
         raise CorruptGraph(f"branch {branch_name(place)} is on a path and is not stored")
@@ -95,22 +96,17 @@ def branch_name(place: Place) -> str:
 # -- paths -------------------------------------------------------------------------------------------------------------
 
 
-def _crossed(connection: Connection, key: tuple[Place, int]) -> dict[tuple[int, int], RowMapping]:
-    leaf, down_to = key
-    place = {"session": leaf.origin, "branch": leaf.branch, "first": down_to, "last": leaf.depth}
-    return {(row["session"], row["branch"]): row for row in connection.execute(_BRANCHES, place).mappings()}
-
-
-CROSSED = each(_crossed)
+CROSSED = rows_of(Statement(_BRANCHES), "session", "branch", "first", "last")
 
 
 def path_to(leaf: Place, *, down_to: int = 0) -> Steps[list[Segment]]:
     """The path that ends at ``leaf``, down to a depth, root first. One statement, however many branches it crosses."""
-    found = yield from answer_to(CROSSED((leaf, down_to)))
+    found = yield from answer_to(CROSSED((leaf.origin, leaf.branch, down_to, leaf.depth)))
+    crossed = {(row["session"], row["branch"]): row for row in found or ()}
 
     def branch_at(place: Place) -> Branch:
         key = (place.origin, place.branch)
-        return Branch(*key, parent_of((found or {}).get(key), place))
+        return Branch(*key, parent_of(crossed.get(key), place))
 
     return segments(leaf, branch_at, down_to=down_to)
 
@@ -120,7 +116,7 @@ class Located:
     """Where a node is kept, and the commit that wrote it as its ``ordinal``-th."""
 
     place: Place
-    commit: RowMapping
+    commit: Row
     ordinal: int
 
 
@@ -184,7 +180,7 @@ def _hole(connection: Connection, leaf: Place, depth: int) -> CorruptGraph:
     return CorruptGraph(f"the path on branch {branch_name(leaf)} has no depth {depth}")
 
 
-def _node(row: RowMapping, parent: NodeId | None) -> Node:
+def _node(row: Row, parent: NodeId | None) -> Node:
     place = Place(row["session"], row["branch"], row["depth"])
     ordinal = -1 if row["first_depth"] is None else row["depth"] - row["first_depth"]
     if not 0 <= ordinal < (row["count"] or 0):

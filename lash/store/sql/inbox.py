@@ -18,7 +18,7 @@ from lash.store.checks import check_arriving, check_limit, check_selection, read
 from lash.store.contract import Page
 from lash.store.rows import SessionRow, changing_item_values, item_values, read_item, read_turn
 from lash.store.sql.blobs import hold, numbers_of
-from lash.store.sql.questions import BEHIND, ITEM, ITEM_BY_KEY, NEXT_ITEM, UNSETTLED, WAITING, Remaining
+from lash.store.sql.questions import BEHIND, EARLIEST, ITEM, ITEM_BY_KEY, UNSETTLED, WAITING, Remaining
 from lash.store.sql.sessions import find_row, keep_session
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
 from lash.turn.record import Turn, available_from
@@ -64,7 +64,7 @@ def admit_into(work: Work, row: SessionRow, item: NewItem, turn: Turn | None) ->
 
 
 def unsettled_turn(row: SessionRow) -> Steps[Turn | None]:
-    found = yield from answer_to(UNSETTLED(row.id))
+    found = yield from answer_to(UNSETTLED((row.id,)))
     return None if found is None else read_turn(found, row.uid).turn
 
 
@@ -92,7 +92,7 @@ def cancel(uid: SessionUid, selection: Selection) -> Write[list[Cancelled]]:
             seqs = frozenset(item.seq for item in gone.values())
             suffix = isinstance(selection, From)
             left = Remaining(row.id, before=min(seqs)) if suffix else Remaining(row.id, without=seqs)
-            due = yield from answer_to(NEXT_ITEM(left))
+            due = yield from answer_to(EARLIEST(left))
         keep_session(work, row, replace(row, next_item_at=due), was=turn, turn=turn)
         return answers
 
@@ -136,7 +136,7 @@ def _one_by_one(work: Work, names: Iterable[str], known: dict[str, InboxItem]) -
 
 def item(connection: Connection, uid: SessionUid, wanted: ItemId) -> InboxItem | None:
     row = find_row(connection, uid)
-    found = ITEM.load(connection, [(row.id, wanted)]).get((row.id, wanted))
+    found = ITEM.now(connection, (row.id, wanted))
     return None if found is None else read_item(found, uid)
 
 

@@ -39,9 +39,9 @@ def debts(connection: Connection, limit: int) -> list[Debt]:
 
 def stored(connection: Connection, debt: Debt) -> Debt:
     """The debt as it was committed, whatever the caller's copy says. It names the sessions that paying it touches."""
-    source = BY_UID.load(connection, [debt.session]).get(debt.session)
+    source = BY_UID.now(connection, debt.session)
     key = (source.id if source else 0, debt.operation, debt.ordinal)
-    row = DEBT.load(connection, [key]).get(key) if 0 <= debt.ordinal < 2**31 else None
+    row = DEBT.now(connection, key) if 0 <= debt.ordinal < 2**31 else None
     if row is None:
         raise OutboxNotFound(debt.session, debt.operation, debt.ordinal)
     return read_debt(row, debt.session)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, text
+from sqlalchemy import AdaptedConnection, Connection, text
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from lash.clock import from_micros
 from lash.errors import LashError, MissingExtra, StoreLocked, StoreUnavailable, UnsupportedUrl, WriteUnknown
 from lash.store.sql.faults import translated
-from lash.store.sql.questions import lock_patiently, lock_unheld
+from lash.store.sql.link import PostgresLink
 from lash.store.sql.steps import Settled, Unsettled, Write, settle
 
 R = TypeVar("R")
 _NOW = text("SELECT lash_now()")
 LOCK_TIMEOUT = "10s"
-_A_MOMENT = text("SET LOCAL lock_timeout = '250ms'")
+_BEGIN_PATIENTLY = "BEGIN; SET LOCAL lock_timeout = '250ms'"
 _ABANDONED = {"idle_in_transaction_session_timeout": "5s"}
 """A process that was stopped in the middle of a write must not keep its rows locked for longer than others wait."""
 _SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -38,43 +38,52 @@ class PostgresDatabase:
         self._writer: AsyncConnection | None = None
 
     async def settle(self, writes: Sequence[Write[Any]], *, patient: bool = False) -> list[Settled[Any] | None]:
-        if not patient:
-            return await self.transact(lambda connection: settle(connection, writes, lock=lock_unheld, clock=self.now))
-
-        def wait(connection: Connection) -> list[Settled[Any] | None]:
-            connection.execute(_A_MOMENT)
-            return settle(connection, writes, lock=lock_patiently, clock=self.now)
+        async def attempt(connection: AsyncConnection) -> list[Settled[Any] | None]:
+            with translated(self.where):
+                adapted = await _adapted(connection)
+                driver = adapted.driver_connection
+                await driver.execute(_BEGIN_PATIENTLY if patient else "BEGIN")
+                link = PostgresLink(adapted, patient=patient)
+                settled = await connection.run_sync(lambda _: settle(link, writes))
+            await self._commit(connection, lambda: driver.execute("COMMIT"))
+            return settled
 
         try:
-            return await self.transact(wait)
+            return await self._in_turn(attempt)
         except Unsettled as error:
-            if isinstance(error.refusal, StoreLocked):
+            if patient and isinstance(error.refusal, StoreLocked):
                 return [None] * len(writes)
             raise
 
     async def transact(self, change: Callable[[Connection], R]) -> R:
+        async def attempt(connection: AsyncConnection) -> R:
+            with translated(self.where):
+                result = await connection.run_sync(change)
+            await self._commit(connection, connection.commit)
+            return result
+
+        return await self._in_turn(attempt)
+
+    async def _in_turn(self, attempt: Callable[[AsyncConnection], Awaitable[R]]) -> R:
         async with self._turn:
             kept = self._writer is not None
             try:
-                return await self._attempt(change)
+                return await self._attempt(attempt)
             except WriteUnknown:
                 raise
             except StoreUnavailable:
                 if not kept or self._writer is not None:
                     raise
                 # The connection that was kept had died, and nothing was committed: a new one may do.
-                return await self._attempt(change)
+                return await self._attempt(attempt)
 
-    async def _attempt(self, change: Callable[[Connection], R]) -> R:
+    async def _attempt(self, attempt: Callable[[AsyncConnection], Awaitable[R]]) -> R:
         connection = await self._connected()
         try:
-            with translated(self.where):
-                result = await connection.run_sync(change)
-            await self._commit(connection)
+            return await attempt(connection)
         except BaseException as error:
             await self._undo(connection, error)
             raise
-        return result
 
     async def _connected(self) -> AsyncConnection:
         if self._writer is None:
@@ -82,24 +91,28 @@ class PostgresDatabase:
                 self._writer = await self._engine.connect()
         return self._writer
 
-    async def _commit(self, connection: AsyncConnection) -> None:
+    async def _commit(self, connection: AsyncConnection, commit: Callable[[], Awaitable[object]]) -> None:
         try:
             with translated(self.where):
-                await connection.commit()
+                await commit()
         except (LashError, Unsettled) as error:
-            if connection.invalidated:
+            if await _is_lost(connection):
                 raise WriteUnknown(f"the connection to {self.where} broke during a commit; repeat the call") from error
             raise
 
     async def _undo(self, connection: AsyncConnection, error: BaseException) -> None:
         """Make ready for the next write: roll back, or, when even that fails, connect anew."""
         try:
-            await connection.rollback()
-            healthy = not connection.invalidated
+            lost = await _is_lost(connection)
+            if not lost:
+                driver = (await _adapted(connection)).driver_connection
+                await connection.rollback()
+                if driver.is_in_transaction():
+                    await driver.execute("ROLLBACK")
         except Exception as failure:
             error.add_note(f"the rollback failed too: {failure}")
-            healthy = False
-        if not healthy:
+            lost = True
+        if lost:
             self._writer = None
             await connection.invalidate()
             await connection.close()
@@ -129,6 +142,17 @@ class PostgresDatabase:
                 await self._writer.close()
                 self._writer = None
         await self._engine.dispose()
+
+
+async def _is_lost(connection: AsyncConnection) -> bool:
+    if connection.invalidated or connection.closed:
+        return True
+    return bool((await _adapted(connection)).driver_connection.is_closed())
+
+
+async def _adapted(connection: AsyncConnection) -> AdaptedConnection:
+    """The driver's connection, as code inside ``run_sync`` can use it."""
+    return cast(AdaptedConnection, (await connection.get_raw_connection()).dbapi_connection)
 
 
 def connecting_engine(url: URL) -> AsyncEngine:

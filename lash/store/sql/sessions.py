@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, exists, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from lash.encoding import JsonObject
 from lash.errors import (
@@ -34,7 +33,9 @@ from lash.store.rows import (
     write_json,
 )
 from lash.store.sql.claims import claim_name
+from lash.store.sql.link import Link
 from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
+from lash.store.sql.statements import insert_into
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, each
 from lash.turn.record import Turn, causes, ready_at
 
@@ -47,12 +48,18 @@ class NewRow:
     values: tuple[tuple[str, Any], ...]
 
 
-def _insert(connection: Connection, new: NewRow) -> int | None:
+_LATER = ("id", "deleted_at", "lease_owner", "lease_expires_at", "next_item_at", "ready_at")
+_KEEP = insert_into(
+    schema.sessions,
+    [column.name for column in schema.sessions.c if column.name not in _LATER],
+    lambda new: new.on_conflict_do_nothing().returning(schema.sessions.c.id),
+)
+
+
+def _insert(link: Link, new: NewRow) -> int | None:
     """The number of a new row; None when its uid or its name is taken."""
-    insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = insert(schema.sessions).on_conflict_do_nothing().returning(schema.sessions.c.id)
-    number: int | None = connection.execute(statement, dict(new.values)).scalar_one_or_none()
-    return number
+    found = link.rows(_KEEP, dict(new.values))
+    return found[0]["id"] if found else None
 
 
 INSERTED = each(_insert)
@@ -214,7 +221,7 @@ def delete(uid: SessionUid) -> Write[bool]:
 
 def find_row(connection: Connection, uid: SessionUid) -> SessionRow:
     """The row of a living session."""
-    row = BY_UID.load(connection, [uid]).get(uid)
+    row = BY_UID.now(connection, uid)
     if row is None or row.state == "origin":
         raise SessionNotFound(uid)
     if row.state == "deleted":
@@ -223,7 +230,7 @@ def find_row(connection: Connection, uid: SessionUid) -> SessionRow:
 
 
 def get(connection: Connection, name: SessionName) -> Session:
-    row = BY_NAME.load(connection, [name]).get(name) if is_name(name) else None
+    row = BY_NAME.now(connection, name) if is_name(name) else None
     if row is None:
         raise SessionNotFound(name)
     return row.session()
@@ -255,8 +262,7 @@ def missing_document(row: SessionRow, kind: DocumentKind, revision: int) -> Corr
 def document(connection: Connection, row: SessionRow, kind: DocumentKind, revision: int | None) -> Document:
     current = row.document_revision(kind)
     wanted = current if revision is None else revision
-    key = (row.id, kind, wanted)
-    found = DOCUMENT.load(connection, [key]).get(key) if 0 <= wanted <= current else None
+    found = DOCUMENT.now(connection, (row.id, kind, wanted)) if 0 <= wanted <= current else None
     if found is None and wanted == current:
         raise missing_document(row, kind, current)
     if found is None:

@@ -17,14 +17,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
 from lash.clock import Clock
 from lash.errors import WriteUnknown
 from lash.store.sql.faults import is_io_error, translated
-from lash.store.sql.questions import lock_unheld
+from lash.store.sql.link import SqliteLink
 from lash.store.sql.steps import Settled, Write, settle
 
 R = TypeVar("R")
@@ -37,24 +36,39 @@ class SqliteDatabase:
         self._busy_timeout = busy_timeout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lash-sqlite")
         self._engine = writing_engine(path, busy_timeout)
+        self._bare: object = None
         self._readers = _reading_engine(path, busy_timeout)
 
     async def settle(self, writes: Sequence[Write[Any]], *, patient: bool = False) -> list[Settled[Any] | None]:
-        return await self.transact(lambda connection: settle(connection, writes, lock=lock_unheld, clock=self.now))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, writes)
+
+    def _settle(self, writes: Sequence[Write[Any]]) -> list[Settled[Any] | None]:
+        with translated(self.where):
+            driver = self._driver()
+            driver.execute("BEGIN IMMEDIATE")
+            try:
+                settled = settle(SqliteLink(driver, self._clock), writes)
+                _commit(driver, self.where)
+            except BaseException:
+                if driver.in_transaction:
+                    driver.execute("ROLLBACK")
+                raise
+            return settled
+
+    def _driver(self) -> sqlite3.Connection:
+        """The connection of the writer's thread, as the driver knows it."""
+        if self._bare is None:
+            with self._engine.connect() as connection:
+                self._bare = connection.connection.driver_connection
+        assert isinstance(self._bare, sqlite3.Connection)
+        return self._bare
 
     async def transact(self, change: Callable[[Connection], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, change)
+        def run() -> R:
+            with translated(self.where), self._engine.begin() as connection:
+                return change(connection)
 
-    def _run(self, change: Callable[[Connection], R]) -> R:
-        with translated(self.where), self._engine.connect() as connection:
-            result = change(connection)
-            try:
-                connection.commit()
-            except OperationalError as error:
-                if is_io_error(error):  # the log may have reached the disk or not
-                    raise WriteUnknown(f"{self.where} failed during a commit; repeat the call") from error
-                raise
-            return result
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     async def read(self, look: Callable[[Connection], R]) -> R:
         with translated(self.where):
@@ -78,6 +92,15 @@ class SqliteDatabase:
         await self._readers.dispose()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
         self._thread.shutdown()
+
+
+def _commit(driver: sqlite3.Connection, where: str) -> None:
+    try:
+        driver.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        if is_io_error(error):  # the log may have reached the disk or not
+            raise WriteUnknown(f"{where} failed during a commit; repeat the call") from error
+        raise
 
 
 def writing_engine(path: Path, busy_timeout: timedelta) -> Engine:

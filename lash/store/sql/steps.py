@@ -2,9 +2,8 @@
 
 A write is a generator of *steps*. It yields questions about rows and is sent the answers; when it knows enough it calls
 the pure rules, notes the changes it wants and returns its result, or raises and has changed nothing. It never touches
-the database itself. So a batch of writes runs in lockstep: what all of them ask in a step is answered by one statement
-per kind of question, and what all of them changed goes out as one statement per table. The code of a write still reads
-as if it were alone.
+the database itself. So a batch of writes runs in lockstep: what all of them ask in a step is answered together, kind by
+kind, and what all of them changed goes out together. The code of a write still reads as if it were alone.
 
 Writes of one round touch different sessions, so what one decides cannot change what another has read. A second write of
 the same session waits for the next round of the same transaction.
@@ -22,12 +21,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
-from sqlalchemy import Column, Connection, RowMapping, Table, bindparam, delete, insert, select, tuple_, update
+from sqlalchemy import Column, Connection, Table, bindparam, select
 
 from lash.errors import LashError, SessionDeleted, SessionNotFound
 from lash.ids import SessionUid
 from lash.store import schema
-from lash.store.rows import SessionRow
+from lash.store.rows import Row, SessionRow, read_session
+from lash.store.sql.link import Link, ReadLink, WriteLink
+from lash.store.sql.statements import Change, Statement
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -38,40 +39,50 @@ D = TypeVar("D")
 R = TypeVar("R")
 
 
-MAX_KEYS = 500
-"""How many keys one statement asks for."""
-
-
 class Question(Generic[K, V]):
-    """A kind of question. ``load`` answers it for many keys with one statement, where a database allows it."""
+    """A kind of question. ``load`` answers it for many keys; keys without an answer are left out."""
 
-    def __init__(self, load: Callable[[Connection, Sequence[K]], Mapping[K, V]]) -> None:
+    def __init__(self, load: Callable[[Link, Sequence[K]], Mapping[K, V]]) -> None:
         self.load = load
 
     def __call__(self, key: K) -> Ask[K, V]:
         return Ask(self, key)
 
+    def now(self, connection: Connection, key: K) -> V | None:
+        """The answer to a read."""
+        return self.load(ReadLink(connection), [key]).get(key)
 
-def rows_by(*columns: Column[Any]) -> Question[tuple[Any, ...], RowMapping]:
-    """The rows with these values in these columns, which name at most one row."""
-    table = columns[0].table
-    one = select(table).where(*(column == bindparam(f"key_{column.name}") for column in columns))
-    many = select(table).where(tuple_(*columns).in_(bindparam("keys", expanding=True)))
-    names = [column.name for column in columns]
 
-    def load(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], RowMapping]:
-        if len(keys) == 1:
-            found = connection.execute(one, {f"key_{n}": v for n, v in zip(names, keys[0], strict=True)})
-        else:
-            found = connection.execute(many, {"keys": keys})
-        return {tuple(row[name] for name in names): row for row in found.mappings()}
+def rows_of(statement: Statement, *names: str) -> Question[tuple[Any, ...], list[Row]]:
+    """All rows that a statement finds for a key, whose values have these names."""
+
+    def load(link: Link, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Row]]:
+        found = link.rows_for_each(statement, [dict(zip(names, key, strict=True)) for key in keys])
+        return dict(zip(keys, found, strict=True))
 
     return Question(load)
 
 
-def each(load: Callable[[Connection, K], V]) -> Question[K, V]:
+def row_of(statement: Statement, *names: str) -> Question[tuple[Any, ...], Row]:
+    """The row that a statement finds for a key; it finds at most one."""
+    many = rows_of(statement, *names)
+
+    def load(link: Link, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], Row]:
+        return {key: rows[0] for key, rows in many.load(link, keys).items() if rows}
+
+    return Question(load)
+
+
+def row_by(*columns: Column[Any]) -> Question[tuple[Any, ...], Row]:
+    """The row with these values in these columns, which name at most one."""
+    names = [f"key_{column.name}" for column in columns]
+    same = (column == bindparam(name) for column, name in zip(columns, names, strict=True))
+    return row_of(Statement(select(columns[0].table).where(*same)), *names)
+
+
+def each(load: Callable[[Link, K], V]) -> Question[K, V]:
     """A question that is answered key by key, because no single statement could."""
-    return Question(lambda connection, keys: {key: load(connection, key) for key in keys})
+    return Question(lambda link, keys: {key: load(link, key) for key in keys})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +125,11 @@ def answers_to_each(asks: Sequence[Ask[K, V]]) -> Steps[dict[K, V]]:
 
 def ask_now(connection: Connection, steps: Steps[R]) -> R:
     """Run steps that only ask, outside of any batch: a read and a write can share them."""
+    link = ReadLink(connection)
     try:
         asks = next(steps)
         while True:
-            found = _answer(connection, asks)
+            found = _answer(link, asks)
             asks = steps.send(tuple(found[ask.question].get(ask.key) for ask in asks))
     except StopIteration as end:
         answer: R = end.value
@@ -126,43 +138,45 @@ def ask_now(connection: Connection, steps: Steps[R]) -> R:
 
 @dataclass(slots=True)
 class Changes:
-    """The rows that writes want changed, collected by table."""
+    """The rows that writes want changed. Each row is changed once: an update of a row that is to be inserted, or was
+    updated before, joins what is there."""
 
     inserts: dict[Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    updates: dict[tuple[Table, tuple[str, ...], tuple[str, ...]], list[dict[str, Any]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    deletes: dict[tuple[Table, tuple[str, ...]], list[dict[str, Any]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    updates: dict[tuple[Table, tuple[tuple[str, Any], ...]], dict[str, Any]] = field(default_factory=dict)
+    deletes: dict[Change, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
 
     def insert(self, table: Table, row: Mapping[str, Any]) -> None:
         self.inserts[table].append(dict(row))
 
     def update(self, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        row = {f"key_{name}": value for name, value in key.items()} | dict(values)
-        self.updates[table, tuple(key), tuple(values)].append(row)
+        for row in self.inserts.get(table, ()):
+            if all(row[name] == value for name, value in key.items()):
+                row.update(values)
+                return
+        self.updates.setdefault((table, tuple(key.items())), {}).update(values)
 
     def delete(self, table: Table, **key: Any) -> None:
-        self.deletes[table, tuple(key)].append({f"key_{name}": value for name, value in key.items()})
+        self.deletes[Change("delete", table, tuple(key), ())].append(tuple(key.values()))
 
     def add(self, other: Changes) -> None:
-        for mine, theirs in (
-            (self.inserts, other.inserts),
-            (self.updates, other.updates),
-            (self.deletes, other.deletes),
-        ):
-            for place, rows in theirs.items():
-                mine[place] += rows  # type: ignore[index]  # the three differ only in how they name the place
+        for table, rows in other.inserts.items():
+            self.inserts[table] += rows
+        for change, keys in other.deletes.items():
+            self.deletes[change] += keys
+        self.updates.update(other.updates)
 
-    def write(self, connection: Connection) -> None:
+    def write(self, link: WriteLink) -> None:
         """Send everything out: deletes, then inserts (referred-to tables first), then updates."""
-        for (table, key), rows in self.deletes.items():
-            connection.execute(_delete(table, key), rows)
+        rows: dict[Change, list[Sequence[Any]]] = defaultdict(list)
+        rows.update(self.deletes)  # type: ignore[arg-type]
         for table in sorted(self.inserts, key=_insert_order.__getitem__):
-            connection.execute(insert(table), self.inserts[table])
-        for (table, key, columns), rows in self.updates.items():
-            connection.execute(_update(table, key, columns), rows)
+            for row in self.inserts[table]:
+                rows[Change("insert", table, (), tuple(row))].append(tuple(row.values()))
+        for (table, key), values in self.updates.items():
+            change = Change("update", table, tuple(name for name, _ in key), tuple(values))
+            rows[change].append((*(value for _, value in key), *values.values()))
+        if rows:
+            link.change(rows)
 
 
 @dataclass(slots=True)
@@ -232,50 +246,46 @@ class Held(Exception):
     """What this write needs is held by a transaction that has not ended. It changed nothing, and is tried again."""
 
 
-Rows = dict[SessionUid, SessionRow]
-Lock = Callable[[Connection, Sequence[SessionUid]], Rows]
-"""Locks session rows and reads them. Those that are missing do not exist, or are held."""
+Sessions = dict[SessionUid, SessionRow]
 
 
-def settle(
-    connection: Connection, writes: Sequence[Write[Any]], *, lock: Lock, clock: Callable[[Connection], datetime]
-) -> list[Settled[Any] | None]:
+def settle(link: WriteLink, writes: Sequence[Write[Any]]) -> list[Settled[Any] | None]:
     """Settle a batch inside an open transaction. Each write succeeds or fails on its own; None for one that met
     something held."""
     settled: dict[int, Settled[Any]] = {}
-    rows = _lock(connection, lock, writes)
-    held = _held(connection, writes, rows)
-    now = clock(connection)  # read after the locks are held
+    rows, now = _lock(link, writes)
+    held = _held(link, writes, rows)
     waiting = list(enumerate(writes))
     while waiting:
         round_, waiting = _split(waiting, held)
         changes = Changes()
-        for number, outcome, wanted in _decide(connection, round_, rows, now):
+        for number, outcome, wanted in _decide(link, round_, rows, now):
             if outcome is None:
                 held.update(writes[number].sessions)
                 continue
             settled[number] = outcome
             if outcome.error is None:
                 changes.add(wanted)
-        changes.write(connection)
+        changes.write(link)
         if waiting:
-            rows = _lock(connection, lock, [write for _, write in waiting])
+            rows, _ = _lock(link, [write for _, write in waiting])
     return [settled.get(number) for number in range(len(writes))]
 
 
-def _lock(connection: Connection, lock: Lock, writes: Sequence[Write[Any]]) -> Rows:
-    named = sorted({uid for write in writes for uid in write.sessions})
-    return lock(connection, named) if named else {}
+def _lock(link: WriteLink, writes: Sequence[Write[Any]]) -> tuple[Sessions, datetime]:
+    found, now = link.lock(sorted({uid for write in writes for uid in write.sessions}))
+    rows = [read_session(row) for row in found]
+    return {row.uid: row for row in rows}, now
 
 
-_BY_UID = select(schema.sessions.c.uid).where(schema.sessions.c.uid.in_(bindparam("uids", expanding=True)))
+_EXISTS = Statement(select(schema.sessions.c.uid).where(schema.sessions.c.uid == bindparam("uid")))
 
 
-def _held(connection: Connection, writes: Sequence[Write[Any]], rows: Rows) -> set[SessionUid]:
+def _held(link: WriteLink, writes: Sequence[Write[Any]], rows: Sessions) -> set[SessionUid]:
     """The sessions that exist and could not be locked."""
     missing = {uid for write in writes for uid in write.sessions if uid not in rows and uid != write.creates}
-    found = connection.execute(_BY_UID, {"uids": sorted(missing)}) if missing else ()
-    return {SessionUid(row.uid) for row in found}
+    found = link.rows_for_each(_EXISTS, [{"uid": uid} for uid in sorted(missing)]) if missing else []
+    return {SessionUid(row["uid"]) for rows_ in found for row in rows_}
 
 
 def _split(
@@ -296,7 +306,7 @@ def _split(
 
 
 def _decide(
-    connection: Connection, round_: list[tuple[int, Write[Any]]], rows: Rows, now: datetime
+    link: Link, round_: list[tuple[int, Write[Any]]], rows: Sessions, now: datetime
 ) -> Iterable[tuple[int, Settled[Any] | None, Changes]]:
     """Run the generators of a round in lockstep until each has returned or raised."""
     running: dict[int, tuple[Work, Steps[Any], tuple[Any, ...] | None]] = {}
@@ -317,49 +327,18 @@ def _decide(
             except Held:
                 del running[number]
                 yield number, None, work.changes
-        found = _answer(connection, [ask for asks in asked.values() for ask in asks])
+        found = _answer(link, [ask for asks in asked.values() for ask in asks])
         for number, asks in asked.items():
             work, steps, _ = running[number]
             running[number] = (work, steps, tuple(found[ask.question].get(ask.key) for ask in asks))
 
 
-def _answer(connection: Connection, asks: Iterable[Ask[Any, Any]]) -> dict[Question[Any, Any], Mapping[Hashable, Any]]:
-    """One statement for each kind of question."""
+def _answer(link: Link, asks: Iterable[Ask[Any, Any]]) -> dict[Question[Any, Any], Mapping[Hashable, Any]]:
+    """All keys of one kind of question are asked for at once."""
     by_question: dict[Question[Any, Any], dict[Hashable, None]] = defaultdict(dict)
     for ask in asks:
         by_question[ask.question][ask.key] = None
-    return {question: _load(connection, question, list(keys)) for question, keys in by_question.items()}
-
-
-def _load(connection: Connection, question: Question[K, V], keys: list[K]) -> Mapping[K, V]:
-    """Long lists are asked for in parts: Postgres parses a list of rows by recursion, and its stack has an end."""
-    if len(keys) <= MAX_KEYS:
-        return question.load(connection, keys)
-    found: dict[K, V] = {}
-    for at in range(0, len(keys), MAX_KEYS):
-        found.update(question.load(connection, keys[at : at + MAX_KEYS]))
-    return found
-
-
-_deletes: dict[tuple[Table, tuple[str, ...]], Any] = {}
-_updates: dict[tuple[Table, tuple[str, ...], tuple[str, ...]], Any] = {}
-
-
-def _delete(table: Table, key: tuple[str, ...]) -> Any:
-    """The statement, built once: the same construct again is a hit in SQLAlchemy's cache of compiled statements."""
-    if (table, key) not in _deletes:
-        _deletes[table, key] = delete(table).where(*(table.c[name] == bindparam(f"key_{name}") for name in key))
-    return _deletes[table, key]
-
-
-def _update(table: Table, key: tuple[str, ...], columns: tuple[str, ...]) -> Any:
-    if (table, key, columns) not in _updates:
-        _updates[table, key, columns] = (
-            update(table)
-            .where(*(table.c[name] == bindparam(f"key_{name}") for name in key))
-            .values({name: bindparam(name) for name in columns})
-        )
-    return _updates[table, key, columns]
+    return {question: question.load(link, list(keys)) for question, keys in by_question.items()}
 
 
 _insert_order = {table: place for place, table in enumerate(schema.metadata.sorted_tables)}

@@ -251,7 +251,7 @@ def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: da
 
     def steps(work: Work) -> Steps[Turn]:
         row = work.session(lease.session)
-        found = yield from answer_to(UNSETTLED(row.id))
+        found = yield from answer_to(UNSETTLED((row.id,)))
         unsettled = None if found is None else read_turn(found, row.uid)
         if unsettled is not None and record.parked_by(unsettled.turn, turn, lease, row.lease):
             return unsettled.turn
@@ -301,20 +301,20 @@ def request_cancel(uid: SessionUid, turn: TurnId, request: RequestId, reason: st
 
 def find(connection: Connection, uid: SessionUid, turn: TurnId) -> Turn:
     row = find_row(connection, uid)
-    found = TURN.load(connection, [(row.id, turn)]).get((row.id, turn))
+    found = TURN.now(connection, (row.id, turn))
     if found is None:
         raise TurnNotFound(turn)
     return read_turn(found, uid).turn
 
 
 def find_unsettled(connection: Connection, row: SessionRow) -> Turn | None:
-    found = UNSETTLED.load(connection, [row.id]).get(row.id)
+    found = UNSETTLED.now(connection, (row.id,))
     return None if found is None else read_turn(found, row.uid).turn
 
 
 def cancel_request(connection: Connection, uid: SessionUid, turn: TurnId) -> CancelRequest | None:
     row = find_row(connection, uid)
-    found = TURN.load(connection, [(row.id, turn)]).get((row.id, turn))
+    found = TURN.now(connection, (row.id, turn))
     return None if found is None else read_turn(found, uid).cancel
 
 

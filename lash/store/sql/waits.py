@@ -123,7 +123,7 @@ def session_of(connection: Connection, wait: WaitId) -> SessionUid:
 
 def find(connection: Connection, uid: SessionUid, wait: WaitId) -> Wait:
     row = find_row(connection, uid)
-    found = WAIT.load(connection, [(wait,)]).get((wait,))
+    found = WAIT.now(connection, (wait,))
     if found is None or found["session"] != row.id:
         raise WaitNotFound
     return read_wait(found, uid)
