@@ -15,13 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from lash.clock import from_micros
 from lash.errors import LashError, MissingExtra, StoreLocked, StoreUnavailable, UnsupportedUrl, WriteUnknown
 from lash.store.sql.faults import translated
-from lash.store.sql.questions import lock_patiently, lock_unheld
+from lash.store.sql.questions import lock_patiently, lock_unheld, patience
 from lash.store.sql.steps import Settled, Unsettled, Write, settle
 
 R = TypeVar("R")
 _NOW = text("SELECT lash_now()")
 LOCK_TIMEOUT = "10s"
-_A_MOMENT = text("SET LOCAL lock_timeout = '250ms'")
 _ABANDONED = {"idle_in_transaction_session_timeout": "5s"}
 """A process that was stopped in the middle of a write must not keep its rows locked for longer than others wait."""
 _SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -42,8 +41,8 @@ class PostgresDatabase:
             return await self.transact(lambda connection: settle(connection, writes, lock=lock_unheld, clock=self.now))
 
         def wait(connection: Connection) -> list[Settled[Any] | None]:
-            connection.execute(_A_MOMENT)
-            return settle(connection, writes, lock=lock_patiently, clock=self.now)
+            with patience(connection):
+                return settle(connection, writes, lock=lock_patiently, clock=self.now)
 
         try:
             return await self.transact(wait)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ _BY_UID = _SESSIONS.where(schema.sessions.c.uid.in_(bindparam("uids", expanding=
 _IN_ORDER = _BY_UID.order_by(schema.sessions.c.id)
 _UNHELD = _IN_ORDER.with_for_update(skip_locked=True)
 _AWAITED = _IN_ORDER.with_for_update()
+_A_MOMENT = text("SET LOCAL lock_timeout = '250ms'")
 _BY_NAME = _SESSIONS.where(
     schema.sessions.c.name.in_(bindparam("names", expanding=True)), text("lash_sessions.state = 'live'")
 )
@@ -40,6 +42,21 @@ def lock_unheld(connection: Connection, uids: Sequence[SessionUid]) -> Rows:
 def lock_patiently(connection: Connection, uids: Sequence[SessionUid]) -> Rows:
     """Wait for those that hold the rows."""
     return _by_uid(_AWAITED, connection, uids)
+
+
+@contextlib.contextmanager
+def patience(connection: Connection) -> Iterator[None]:
+    """Inside, claims and locks wait a moment for what is held."""
+    connection.execute(_A_MOMENT)
+    connection.info["lash_patient"] = True
+    try:
+        yield
+    finally:
+        del connection.info["lash_patient"]
+
+
+def is_patient(connection: Connection) -> bool:
+    return "lash_patient" in connection.info
 
 
 def _by_name(connection: Connection, names: Sequence[SessionName]) -> dict[SessionName, SessionRow]:
