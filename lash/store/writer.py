@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from lash.errors import CorruptData, LashError, StoreClosed, StoreLocked, StoreUnavailable, WriteUnknown
+from lash.errors import CorruptData, LashError, StoreClosed, StoreLocked, WriteUnknown
 from lash.ids import SessionUid
 from lash.store.line import Line, Submitted
 from lash.store.sql.steps import Settled, Unsettled, Write
@@ -218,17 +218,13 @@ class Writer:
     def _refuse(self, batch: Sequence[Submitted], error: BaseException) -> None:
         for one in batch:
             if isinstance(error, LashError):
-                self._answer(one, Settled(error=_own(one.unknown or error if _came_to_nothing(error) else error)))
+                # A run that came to nothing says nothing about an earlier one that may have landed.
+                self._answer(one, Settled(error=_own(one.unknown or error)))
                 continue
             self._line.leave(one)
             if not one.answer.done():
                 one.answer.set_exception(error)
         self._let_in()
-
-
-def _came_to_nothing(error: LashError) -> bool:
-    """Whether an attempt says nothing about an earlier one, of which nobody knows whether it landed."""
-    return isinstance(error, StoreUnavailable)
 
 
 def _own(error: LashError) -> LashError:
