@@ -41,6 +41,13 @@ def canonical(value: JsonValue | Mapping[str, JsonValue], *, what: str = "value"
     return _text(value, what)
 
 
+def canonical_object(value: object, *, what: str) -> str:
+    """The canonical text of what must be a JSON object."""
+    if not isinstance(value, Mapping):
+        raise InvalidValue(what, f"a JSON object is expected, not {type(value).__name__}")
+    return canonical(value, what=what)
+
+
 def _check_shape(value: object, what: str) -> None:
     """Keys are strings: the encoder would turn a number into one without a word. Nesting has a limit: else it would
     depend on the stack of whoever reads."""

@@ -62,6 +62,8 @@ class Displaced:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
+    """A lease. Who was displaced is said once: a repetition after a lost answer is a re-entry and displaces nobody."""
+
     lease: ExecutionLease
     displaced: Displaced | None = None
 

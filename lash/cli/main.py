@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lash.cli import db
+from lash.cli.fsck import fsck
 from lash.cli.screen import AsJson, Screen, screen_of
 from lash.version import VERSION
 
@@ -15,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, help="A durable agent runtime: sessions that survive crashes."
 )
 app.add_typer(db.app, name="db")
+app.command()(fsck)
 
 
 @app.callback()

@@ -11,7 +11,8 @@ from pydantic import JsonValue
 from lash.commit.outbox import Owed
 from lash.commit.parts import StateParts, check_parts
 from lash.commit.usage import UsageDelta, check_usage
-from lash.encoding import JsonObject, canonical, digest, utf8_size
+from lash.encoding import JsonObject, canonical, canonical_object, digest, utf8_size
+from lash.errors import InvalidValue
 from lash.graph.delta import Append, GraphDelta, MoveHead, Unchanged
 from lash.graph.session import DocumentKind
 from lash.ids import NodeId, OperationId, SessionUid
@@ -63,7 +64,7 @@ def check_plan(plan: CommitPlan) -> None:
     check_id("an operation id", plan.operation)
     if plan.settles is not None:
         check_key(plan.settles.outcome)
-        canonical(plan.settles.summary, what="turn summary")
+        canonical_object(plan.settles.summary, what="turn summary")
     if plan.parts is not None:
         check_parts(plan.parts)
     for delta in plan.usage:
@@ -75,6 +76,12 @@ def check_plan(plan: CommitPlan) -> None:
             check_size(f"node {node.id}", utf8_size(node.body, what=f"node {node.id}"))
     if isinstance(plan.delta, MoveHead):
         utf8_size(plan.delta.to, what="a node id")
+
+
+def check_own_operation(plan: CommitPlan) -> None:
+    """A commit that settles a turn is the turn's own: by its receipt the turn is known for ever."""
+    if plan.settles is not None and OperationId(plan.settles.turn) != plan.operation:
+        raise InvalidValue("operation", f"turn {plan.settles.turn} is settled by the operation of the same id")
 
 
 def content_hash(plan: CommitPlan) -> str:

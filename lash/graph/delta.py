@@ -104,6 +104,13 @@ def check_append(session: SessionUid, operation: OperationId, nodes: Sequence[No
     return new_root
 
 
+def check_seqs(nodes: Sequence[Node], counted: int) -> None:
+    """A node keeps the number of the event it came from, which the session has counted by now; 0 is the commit's."""
+    for node in nodes:
+        if node.seq > counted:
+            raise InvalidDelta("events are counted", f"{node.id} says event {node.seq}; the session counted {counted}")
+
+
 def _check_place(node: Node, derived: NodeId, parent: NodeId | None, depth: int, frame: int) -> None:
     if node.id != derived:
         raise InvalidDelta("ids are derived", f"{node.id} should be {derived}")

@@ -9,7 +9,7 @@ from typing import get_args
 
 from lash.commit.outbox import DEBT_KEY, Debt, decode_owed
 from lash.commit.plan import CommitPlan, check_plan
-from lash.encoding import canonical, utf8_size
+from lash.encoding import canonical, canonical_object, utf8_size
 from lash.errors import InvalidKey, InvalidValue
 from lash.graph.delta import Append
 from lash.graph.session import DOCUMENT_KINDS, NewFork, NewSession
@@ -51,6 +51,12 @@ def check_time(where: str, at: datetime | None) -> None:
         raise InvalidValue(where, f"{at.isoformat()} lies beyond the years 1 to 9999 in UTC") from None
 
 
+def check_cutoff(before: datetime) -> None:
+    if not isinstance(before, datetime):
+        raise InvalidValue("before", "say before which instant things must have ended to be removed")
+    check_time("before", before)
+
+
 def check_filter(where: SessionFilter) -> None:
     for name, text in (("agent", where.agent), ("name_prefix", where.name_prefix)):
         if text is not None:
@@ -71,14 +77,14 @@ def check_new(new: NewSession) -> None:
     check_id("a session uid", new.uid)
     check_name(new.name)
     check_key(new.agent)
-    canonical(new.config, what="config")
-    canonical(new.metadata, what="metadata")
+    canonical_object(new.config, what="config")
+    canonical_object(new.metadata, what="metadata")
 
 
 def check_fork(new: NewFork) -> None:
     check_id("a session uid", new.uid)
     check_name(new.name)
-    canonical(new.metadata, what="metadata")
+    canonical_object(new.metadata, what="metadata")
 
 
 def check_arriving(item: NewItem) -> int:
@@ -87,7 +93,7 @@ def check_arriving(item: NewItem) -> int:
     if item.key is not None and item.key.startswith(DEBT_KEY):
         raise InvalidKey(item.key, f"keys that begin with {DEBT_KEY!r} are kept for what sessions owe each other")
     check_time("available_at", item.available_at)
-    return len(encode_body(item.body)) + len(canonical(item.options, what="options"))
+    return len(encode_body(item.body)) + len(canonical_object(item.options, what="options"))
 
 
 def check_selection(selection: Selection) -> None:
@@ -152,7 +158,7 @@ def check_commit(plan: CommitPlan) -> None:
     check_plan(plan)
     for kind, body in plan.documents.items():
         check_kind(kind)
-        canonical(body, what=kind)
+        canonical_object(body, what=kind)
     if isinstance(plan.delta, Append):
         for node in plan.delta.nodes:
             check_time(f"node {node.id}", node.at)
@@ -179,6 +185,6 @@ def _debt(plan: CommitPlan, ordinal: int) -> Debt:
     check_id("the receiver of an outbox item", owed.to)
     check_time("available_at", owed.available_at)
     check_item(Debt(plan.lease.session, plan.operation, ordinal, owed).item())
-    canonical(owed.options, what="options")
+    canonical_object(owed.options, what="options")
     kept = decode_owed(owed.encode(), what=f"outbox item {ordinal} of operation {plan.operation}")
     return Debt(plan.lease.session, plan.operation, ordinal, kept)

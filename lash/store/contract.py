@@ -157,7 +157,8 @@ class SessionStore(Protocol):
         ...
 
     async def open(self, new: NewSession) -> Opened:
-        """The living session of that name, whatever its uid; created as ``new`` says when there is none."""
+        """The living session of that name, whatever its uid; created as ``new`` says when there is none. Sent again
+        after a lost answer, it was created all the same."""
         ...
 
     async def get(self, name: SessionName) -> Session:
@@ -285,8 +286,8 @@ class TurnStore(Protocol):
 
         An unsettled turn comes first: it is handed whole, with exactly the items it took, to whoever gets the lease,
         and its attempts are counted. Otherwise the oldest ready item, and what joins it, is taken by a new turn. When
-        nothing is ready the lease is not touched. The same opening again, by the owner that has the turn open, is a
-        repetition and counts nothing; ``starts`` are no progress. The id of a settled turn is TurnSettled.
+        nothing is ready the lease is not touched. Opening again by the owner that has the turn open is a repetition and
+        counts nothing; ``starts`` are no progress. The id of a settled turn is TurnSettled.
         """
         ...
 

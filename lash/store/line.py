@@ -1,8 +1,9 @@
 """The line in which writes wait for the writer.
 
 Writes of one session keep their order. Urgent ones (leases, cancels) go before others, though never before an earlier
-write of their own session. A write whose session another process holds goes back to the front; when that has happened
-often enough it is tried alone, and then set aside for a while, with all that follows it in its session.
+write of their own session. A write that met something held goes back to the front; when that has happened often enough
+it is set aside for a while, with all that follow it in its session, and tried again now and then: mostly along with
+others, leaving it out again if it is still held, and sometimes alone, waiting a moment for it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
+from lash.errors import WriteUnknown
 from lash.ids import SessionUid
 from lash.store.sql.steps import Settled, Write
 
@@ -20,21 +23,44 @@ MAX_BATCH = 256
 """Writes in one transaction. More would keep the first of them waiting for the last."""
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 MAX_MISSES = 3
-"""How often a write that met something held is tried again with others, before it is tried alone."""
+"""How often a write that met something held is tried again at once, before it is set aside."""
+_PATIENT = 4
+"""Of how many later attempts one waits."""
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Submitted:
-    """A write in line, and where its caller waits. ``missed_at`` is when it first met something held."""
+    """A write in line, and where its caller waits. ``number`` is its place in the order of coming.
+
+    ``missed_at`` is when it first met something held, or followed a write that did; ``try_at`` when it may be tried
+    again. ``unknown`` says that it ran once, and nobody knows whether it landed.
+    """
 
     write: Write[Any]
     answer: asyncio.Future[Settled[Any]]
+    number: int = 0
     misses: int = 0
     missed_at: float | None = None
+    try_at: float = 0.0
+    unknown: WriteUnknown | None = None
 
     @property
     def patient(self) -> bool:
-        return self.misses >= MAX_MISSES
+        """Whether it is time to wait for what it needs."""
+        return self.misses >= MAX_MISSES and (self.misses - MAX_MISSES) % _PATIENT == 0
+
+    def miss(self, now: float) -> None:
+        if self.missed_at is None:
+            self.missed_at = now
+        self.misses += 1
+        self.try_at = now
+        if self.misses > MAX_MISSES:
+            self.try_at += min(_FIRST_PAUSE * 2.0 ** (self.misses - MAX_MISSES), _LAST_PAUSE)
+
+
+def _number(one: Submitted) -> int:
+    return one.number
 
 
 class Line:
@@ -43,6 +69,7 @@ class Line:
         self._waiting: deque[Submitted] = deque()
         self._aside: list[Submitted] = []
         self._sessions: Counter[SessionUid] = Counter()
+        self._numbers = count()
         self.writes = 0
         self.bytes = 0
 
@@ -52,58 +79,78 @@ class Line:
         return bool(self._urgent or self._waiting)
 
     @property
-    def has_aside(self) -> bool:
-        return bool(self._aside)
+    def next_try(self) -> float:
+        """When the first of those that were set aside may be tried again."""
+        return min((one.try_at for one in self._aside), default=0.0)
 
-    def join(self, submitted: Submitted) -> None:
-        overtakes = submitted.write.urgent and not any(self._sessions[uid] for uid in submitted.write.sessions)
-        (self._urgent if overtakes else self._waiting).append(submitted)
-        self._count(submitted, 1)
+    def join(self, one: Submitted) -> None:
+        one.number = next(self._numbers)
+        overtakes = one.write.urgent and not any(self._sessions[uid] for uid in one.write.sessions)
+        (self._urgent if overtakes else self._waiting).append(one)
+        self._count(one, 1)
 
-    def leave(self, submitted: Submitted) -> None:
+    def leave(self, one: Submitted) -> None:
         """It has its answer. Until then it counts, also while it is being settled."""
-        self._count(submitted, -1)
+        self._count(one, -1)
 
-    def go_back(self, batch: Sequence[Submitted]) -> None:
-        """To the front, in the order that they had."""
-        self._waiting.extendleft(reversed(batch))
+    def go_back(self, missed: Sequence[Submitted], now: float) -> None:
+        """To the front, in the order that they had; those that missed too often are set aside."""
+        for one in missed:
+            one.miss(now)
+        self._waiting.extendleft(one for one in reversed(missed) if one.try_at <= now)
+        self._aside += [one for one in missed if one.try_at > now]
 
-    def set_aside(self, submitted: Submitted) -> None:
-        self._aside.append(submitted)
+    def bring_back(self, now: float) -> None:
+        """Those whose time has come go to the front, unless an earlier write of their session stays behind."""
+        back: list[Submitted] = []
+        stay: list[Submitted] = []
+        held: set[SessionUid] = set()
+        for one in sorted(self._aside, key=_number):
+            comes = one.try_at <= now and held.isdisjoint(one.write.sessions)
+            (back if comes else stay).append(one)
+            if not comes:
+                held.update(one.write.sessions)
+        self._aside = stay
+        if back:  # others that came before them may have gone back meanwhile
+            self._waiting = deque(sorted((*back, *self._waiting), key=_number))
 
-    def bring_back(self) -> None:
-        """Those that were set aside go to the front."""
-        self.go_back(self._aside)
-        self._aside = []
+    def overdue(self, since: float) -> list[Submitted]:
+        """Take those out of line that were set aside before a time."""
+        late = [one for one in self._aside if one.missed_at is not None and one.missed_at < since]
+        self._aside = [one for one in self._aside if one not in late]
+        return late
 
-    def next_batch(self) -> list[Submitted]:
-        """Whoever is first, as many as go into one transaction; one that has missed too often goes alone."""
-        blocked = {uid for submitted in self._aside for uid in submitted.write.sessions}
+    def next_batch(self, now: float, *, patience: bool) -> list[Submitted]:
+        """Whoever is first, as many as go into one transaction. One whose turn it is to wait for what it needs goes
+        alone, and only if the writer has the patience."""
+        held = {uid for one in self._aside for uid in one.write.sessions}
         batch: list[Submitted] = []
         size = 0
         while len(batch) < MAX_BATCH and self.due:
             source = self._urgent or self._waiting
             first = source[0]
-            if batch and (first.patient or size + first.write.size > MAX_BATCH_BYTES):
+            alone = patience and first.patient
+            if batch and (alone or size + first.write.size > MAX_BATCH_BYTES):
                 break
             source.popleft()
-            if not blocked.isdisjoint(first.write.sessions):
-                blocked.update(first.write.sessions)
+            if not held.isdisjoint(first.write.sessions) or (first.patient and not patience):
+                held.update(first.write.sessions)
+                first.missed_at = now if first.missed_at is None else first.missed_at
                 self._aside.append(first)
                 continue
             batch.append(first)
             size += first.write.size
-            if first.patient:
+            if alone:
                 break
         return batch
 
     def everyone(self) -> list[Submitted]:
         return [*self._urgent, *self._waiting, *self._aside]
 
-    def _count(self, submitted: Submitted, by: int) -> None:
+    def _count(self, one: Submitted, by: int) -> None:
         self.writes += by
-        self.bytes += by * submitted.write.size
-        for uid in submitted.write.sessions:
+        self.bytes += by * one.write.size
+        for uid in one.write.sessions:
             self._sessions[uid] += by
             if not self._sessions[uid]:
                 del self._sessions[uid]

@@ -30,12 +30,11 @@ MAX_RETRIES = 3
 """How often a write is tried again on its own. A rerun reads the rows anew, so what was a broken constraint becomes the
 answer that belongs to it."""
 PATIENCE = 10.0
-"""Seconds after which a write whose session stays held is refused."""
-PAUSE = 1.0
-"""Seconds for which such a write is set aside between two attempts alone, each of which keeps all others waiting."""
-
-
+"""Seconds after which a write is refused whose session stays held."""
 _CLOSED = "this store was closed; open it again"
+_HELD = (
+    "another process holds the session, the name or the content that this write needs, and does not let go; try again"
+)
 
 
 class Settle(Protocol):
@@ -63,7 +62,6 @@ class Writer:
         self._arrival = asyncio.Event()
         self._busy: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
-        self._try_again_at = 0.0
         self._closed = False
 
     @property
@@ -80,6 +78,7 @@ class Writer:
         except asyncio.CancelledError:
             with contextlib.suppress(ValueError):  # it was in line already, and stays there
                 self._callers.remove(one)
+                self._let_in()
             raise
         return settled.unwrap()
 
@@ -93,7 +92,9 @@ class Writer:
         """Take nothing new, settle what was submitted, then stop."""
         self._closed = True
         while self._callers:
-            self._callers.popleft().answer.set_result(Settled(error=StoreClosed(_CLOSED)))
+            one = self._callers.popleft()
+            if not one.answer.done():
+                one.answer.set_result(Settled(error=StoreClosed(_CLOSED)))
         if self._busy is not None:
             await asyncio.shield(self._busy)  # who is tired of waiting must not take the writes of others with him
         async with self._turn:
@@ -127,27 +128,34 @@ class Writer:
             raise
 
     async def _settle_all(self) -> None:
+        patience = True
         while self._line.writes:
             if not self._line.due:
                 await self._pause()
-            if self._try_again_at <= self._time():
-                self._line.bring_back()
-            if batch := self._line.next_batch():
+            now = self._time()
+            self._refuse(self._line.overdue(now - PATIENCE), StoreLocked(_HELD))
+            self._line.bring_back(now)
+            batch = self._line.next_batch(now, patience=patience)
+            alone = bool(batch) and batch[0].patient
+            if batch:
                 async with self._turn:
-                    missed = await self._settle_batch(batch)
-                self._line.go_back([one for one in missed if not self._give_up(one)])
+                    missed = await self._settle_batch(batch, patient=alone)
+                self._line.go_back(missed, self._time())
+            patience = not alone  # the others wait with it, so they come next
 
     async def _pause(self) -> None:
         """Until somebody arrives, or it is time to try again what was set aside."""
         self._arrival.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(self._try_again_at - self._time(), 0)):
+            async with asyncio.timeout(max(self._line.next_try - self._time(), 0)):
                 await self._arrival.wait()
 
-    async def _settle_batch(self, batch: Sequence[Submitted], tried: int = 0) -> list[Submitted]:
+    async def _settle_batch(
+        self, batch: Sequence[Submitted], *, patient: bool = False, tried: int = 0
+    ) -> list[Submitted]:
         """Answer everybody in a batch, except those that met something held: they are returned."""
         try:
-            settled = await self._settle([one.write for one in batch], patient=batch[0].patient)
+            settled = await self._settle([one.write for one in batch], patient=patient)
         except WriteUnknown as error:
             return await self._ask_again(batch, tried, error)
         except CorruptData as error:  # a row of one session: the others must not hear of it
@@ -166,33 +174,20 @@ class Writer:
             return [one for one, outcome in zip(batch, settled, strict=True) if outcome is None]
         return []
 
-    def _give_up(self, one: Submitted) -> bool:
-        """Count a miss. True when the write leaves the front of the line: set aside for a while, or refused."""
-        now = self._time()
-        if one.missed_at is None:
-            one.missed_at = now
-        if now - one.missed_at > PATIENCE:
-            self._refuse([one], StoreLocked("another process holds the session and does not let go; try again"))
-            return True
-        if one.patient:
-            self._line.set_aside(one)
-            self._try_again_at = now + PAUSE
-            return True
-        one.misses += 1
-        return False
-
     async def _ask_again(self, batch: Sequence[Submitted], tried: int, error: WriteUnknown) -> list[Submitted]:
         """Nobody knows whether the batch landed. Those that are recognised by their id are told so by a second run."""
-        again = [one for one in batch if one.write.repeatable and tried == 0]
+        again = [one for one in batch if one.write.repeatable and one.unknown is None]
         self._refuse([one for one in batch if one not in again], error)
-        return await self._settle_batch(again, tried + 1) if again else []
+        for one in again:
+            one.unknown = error
+        return await self._settle_batch(again, tried=tried) if again else []
 
     async def _settle_apart(self, batch: Sequence[Submitted], tried: int, error: Exception) -> list[Submitted]:
         """One write spoiled the batch, and nothing of it was written: each goes on its own, and answers for itself."""
         if len(batch) > 1:
             return await self._settle_one_by_one(batch)
         if isinstance(error, Unsettled) and tried < MAX_RETRIES:
-            return await self._settle_batch(batch, tried + 1)
+            return await self._settle_batch(batch, tried=tried + 1)
         self._refuse(batch, error.refusal if isinstance(error, Unsettled) else error)
         return []
 
@@ -216,15 +211,26 @@ class Writer:
 
     def _answer(self, one: Submitted, outcome: Settled[Any]) -> None:
         self._line.leave(one)
-        self._let_in()
         if not one.answer.done():
             one.answer.set_result(outcome)
+        self._let_in()
 
     def _refuse(self, batch: Sequence[Submitted], error: BaseException) -> None:
         for one in batch:
             if isinstance(error, LashError):
-                self._answer(one, Settled(error=error))
+                # A run that came to nothing says nothing about an earlier one that may have landed.
+                self._answer(one, Settled(error=_own(one.unknown or error)))
                 continue
             self._line.leave(one)
             if not one.answer.done():
                 one.answer.set_exception(error)
+        self._let_in()
+
+
+def _own(error: LashError) -> LashError:
+    """The same error for one caller alone: each adds to its traceback, and may add notes."""
+    own = type(error).__new__(type(error))
+    own.args = error.args
+    own.__dict__.update(error.__dict__)
+    own.__cause__ = error
+    return own

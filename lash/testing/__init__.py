@@ -14,6 +14,7 @@ except ImportError:
 # Before the modules are imported: their assertions then say what they compared, as those of test files do.
 pytest.register_assert_rewrite("lash.testing.contract", "lash.testing.builders")
 
+from lash.testing.checking import Finding, Report, check_database  # noqa: E402
 from lash.testing.clock import ManualClock  # noqa: E402
 from lash.testing.faults import DIE_BEFORE, LOSE_ANSWER, Died, Faulty, FaultyStore, Refuse, Slow, faulty  # noqa: E402
 from lash.testing.harness import StoreContract, StoreHarness, opened  # noqa: E402
@@ -24,11 +25,14 @@ __all__ = [
     "Died",
     "Faulty",
     "FaultyStore",
+    "Finding",
     "ManualClock",
     "Refuse",
+    "Report",
     "Slow",
     "StoreContract",
     "StoreHarness",
+    "check_database",
     "faulty",
     "opened",
 ]

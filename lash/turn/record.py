@@ -117,12 +117,11 @@ def attempt(turn: Turn, generation: int) -> Turn:
     )
 
 
-def same_opening(turn: Turn, asked_for: TurnId, generation: int) -> bool:
-    """Whether a request to open a turn is the one that opened this one, sent again after a lost answer.
-
-    Its owner has not seen the turn yet, so it cannot have failed to get on with it, and no attempt is counted.
-    """
-    return turn.state == "open" and turn.id == asked_for and turn.generation == generation
+def has_open(turn: Turn, generation: int) -> bool:
+    """Whether the owner of this generation has the turn open. If it opens the turn again, an answer got lost: it cannot
+    have failed to get on with what it has not seen, and no attempt is counted. Whoever crashed comes back as another
+    owner, with another generation."""
+    return turn.state == "open" and turn.generation == generation
 
 
 def parked_by(turn: Turn | None, asked_for: TurnId, lease: ExecutionLease, record: LeaseRecord) -> TypeGuard[Turn]:

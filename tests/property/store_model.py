@@ -420,7 +420,7 @@ class Model:
 
     def open(self, uid: str, name: str, agent: str) -> tuple[SessionRow, bool]:
         named = [book.uid for book in self.books.values() if book.name == name]
-        return (self.find(named[0]), False) if named else (self.create(uid, name, agent), True)
+        return (self.find(named[0]), named[0] == uid) if named else (self.create(uid, name, agent), True)
 
     def fork(self, uid: str, name: str, parent: str, at: str) -> SessionRow:
         known = self._known(uid)
@@ -624,7 +624,7 @@ class Model:
         self, uid: str, owner: str, turn: str, ttl: int, admits: Arriving | None, starts: tuple[Record, ...]
     ) -> Opened:
         book = self.living(uid)
-        vacuumed = book.turn is None and (uid, turn) in self.commits
+        vacuumed = turn not in book.turns and (uid, turn) in self.commits
         if vacuumed or (turn in book.turns and book.turns[turn].state == "settled"):
             raise Broken("TurnSettled")
         admitted = None if admits is None else self.admit(uid, admits)
@@ -642,8 +642,9 @@ class Model:
             turn = self._new_turn(book, asked, first, starts)
             fresh = True
         else:
-            fresh = (turn.id, turn.state, turn.generation) == (asked, "open", lease.generation)
-            attempts = turn.attempts if fresh else turn.attempts + 1
+            again = (turn.state, turn.generation) == ("open", lease.generation)
+            fresh = again and turn.id == asked
+            attempts = turn.attempts if again else turn.attempts + 1
             turn = replace(
                 turn, state="open", attempts=attempts, generation=lease.generation, parked_until=None, parked_on=()
             )

@@ -40,7 +40,7 @@ from .store_model import (
     View,
 )
 
-HISTORIES, STEPS = 14, 60
+HISTORIES, STEPS = 20, 90
 T = TypeVar("T")
 Call = tuple[str, tuple[Any, ...]]
 
@@ -50,7 +50,7 @@ def some_ids(kind: int, count: int) -> list[str]:
 
 
 UIDS, FORKS, ITEMS, TURNS, OPERATIONS, WAITS, REQUESTS = (
-    some_ids(kind, count) for kind, count in enumerate((3, 3, 9, 5, 5, 5, 3), start=1)
+    some_ids(kind, count) for kind, count in enumerate((3, 3, 9, 7, 7, 5, 3), start=1)
 )
 NAMES = ("red", "green", "blue", "fork")
 TEXTS = ("yes", "no")
@@ -68,14 +68,43 @@ REACHED = (
 """What must have come about, and not only been refused, in some of the histories."""
 
 
-class Chaos:
-    """Chooses calls. It knows what there is from the answers of one of the stores."""
+def held(view: View) -> bool:
+    return view.lease.owner is not None
 
-    def __init__(self, random: Random, views: dict[str, View], leases: list[Lease], nodes: list[str], now: int) -> None:
+
+def driven(view: View) -> bool:
+    return held(view) and view.turn is not None
+
+
+def aimed_at(view: View) -> bool:
+    """Has a turn that may take more."""
+    return driven(view) and any(item.state == "pending" and item.target is not None for item in view.items)
+
+
+def busy(view: View) -> bool:
+    """Has a turn, or input for one."""
+    return view.turn is not None or any(item.state == "pending" for item in view.items)
+
+
+class Chaos:
+    """Chooses calls. It knows what there is from the answers of one of the stores, and mostly asks for what it knows:
+    a call that is refused for the first of many reasons shows nothing of the others."""
+
+    def __init__(
+        self,
+        random: Random,
+        views: dict[str, View],
+        *,
+        leases: list[Lease],
+        boundaries: list[str],
+        debts: list[tuple[str, str, int]],
+        now: int,
+    ) -> None:
         self.random = random
         self.views = views
         self.leases = leases
-        self.nodes = nodes
+        self.boundaries = boundaries
+        self.debts = debts
         self.now = now
 
     def any(self, *choices: T) -> T:
@@ -85,15 +114,12 @@ class Chaos:
         return self.random.random() < 0.15
 
     def call(self) -> Call:
-        calls: list[Callable[[], Call]] = [self.about_sessions, self.about_items, self.about_leases, self.about_waits]
-        calls += [
-            self.about_turns,
-            self.about_work,
-            self.about_work,
-            self.about_commits,
-            self.about_commits,
-            self.about_rest,
-        ]
+        calls = [self.about_sessions, self.about_items, self.about_leases, self.about_waits, self.about_rest]
+        calls += [self.about_turns] * 2
+        if self.rarely() or any(map(driven, self.views.values())):
+            calls += [self.about_work] * 3
+        if self.rarely() or any(map(held, self.views.values())):
+            calls += [self.about_commits] * 3
         return self.random.choice(calls)()
 
     def among(self, *calls: Call) -> Call:
@@ -101,18 +127,24 @@ class Chaos:
 
     # -- what a call is made of ----------------------------------------------------------------------------------------
 
-    def uid(self) -> str:
-        return self.any(*UIDS, *FORKS) if self.rarely() or not self.views else self.any(*self.views)
+    def uid(self, fits: Callable[[View], bool] | None = None) -> str:
+        """A session that fits, if there is one; else one that lives; sometimes any."""
+        fitting = [uid for uid, view in self.views.items() if fits is None or fits(view)] or list(self.views)
+        return self.any(*UIDS, *FORKS) if self.rarely() or not fitting else self.any(*fitting)
 
-    def view(self) -> View | None:
-        return self.views.get(self.uid())
+    def lapsed(self, view: View) -> bool:
+        return view.lease.expires_at is not None and view.lease.expires_at <= self.now
 
     def lease(self, uid: str) -> Lease:
         """The lease that is held, if one is; else, or sometimes, any that ever was."""
         view = self.views.get(uid)
-        if view is not None and view.lease.owner is not None and not self.rarely():
+        if view is not None and held(view) and not self.rarely():
             return view.lease
         return self.any(Lease(uid, "ann", 1, 1), *self.leases)
+
+    def successor(self, uid: str) -> str:
+        view = self.views.get(uid)
+        return "ann" if view is None or view.lease.owner == "bob" else "bob"
 
     def turn(self, uid: str) -> str:
         view = self.views.get(uid)
@@ -120,30 +152,48 @@ class Chaos:
             return self.any(*TURNS)
         return view.turn.id
 
-    def node(self) -> str:
-        return self.any(f"{self.uid()}-{self.any(*OPERATIONS)}-{self.any(0, 1)}", *self.nodes[-9:])
+    def node(self, uid: str) -> str:
+        """A node of this session, mostly one where a commit ended; sometimes any."""
+        view = self.views.get(uid)
+        path = [] if view is None else [node.id for node in view.path]
+        own = [node for node in self.boundaries if node.startswith(uid) or node in path]
+        if not own or self.rarely():
+            return self.any(f"{self.uid()}-{self.any(*OPERATIONS)}-{self.any(0, 1)}", *path, *self.boundaries[-9:])
+        return self.any(*own)
+
+    def wait(self, uid: str | None = None) -> str:
+        known = [wait.id for name, view in self.views.items() if uid in (None, name) for wait in view.waits]
+        return self.any(*WAITS) if not known or self.rarely() else self.any(*known)
+
+    def revision(self, uid: str) -> int:
+        view = self.views.get(uid)
+        return self.any(0, 1, 2) if view is None or self.rarely() else view.row.revisions[0]
 
     def due(self) -> int | None:
         return self.any(None, None, self.now, self.now + 1, self.now + 3)
 
     def letter(self) -> Letter:
+        kind: Literal["message", "command", "wake"] = self.any("message", "message", "command", "wake")
         return Letter(
             self.any(*TEXTS),
-            self.any("message", "message", "command", "wake"),
-            key=self.any(None, "k1", "k2"),
+            kind,
+            key=self.any(None, None, "k1", "k2"),
             boundary=self.any("after_work", "before_completion"),
-            merge=self.any(None, "m"),
+            merge=self.any(None, "m") if kind != "command" or self.rarely() else None,
             option=self.any(None, "fast"),
             due=self.due(),
         )
 
     def arriving(self) -> Arriving:
-        return Arriving(self.any(*ITEMS), self.letter(), self.any("now", "next"))
+        letter = self.letter()
+        fits_now = (letter.kind != "command" and letter.due is None) or self.rarely()
+        return Arriving(self.any(*ITEMS), letter, self.any("now", "next") if fits_now else "next")
 
     def record(self) -> Record:
         ends: Literal["completed", "failed"] | None = self.any(None, "completed", "failed")
-        wait = self.any(None, None, *WAITS) if ends is None else None
-        return Record(self.any("e1", "e2"), self.any("model", "tool"), ends, self.any(*TEXTS) if ends else None, wait)
+        wait = self.any(None, None, self.wait()) if ends is None else None
+        effect = self.any("model", "model", "tool")
+        return Record(self.any("e1", "e2"), effect, ends, self.any(*TEXTS) if ends else None, wait)
 
     def promise(self) -> Promise:
         return Promise(self.any(*WAITS), self.any(None, *TURNS), self.due())
@@ -151,80 +201,89 @@ class Chaos:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def about_sessions(self) -> Call:
-        uid, name = self.any(*UIDS, *FORKS), self.any(*NAMES)
+        new, name, uid = self.any(*UIDS, *FORKS), self.any(*NAMES), self.uid()
+        grown = self.uid(lambda view: view.row.head.leaf is not None)
         return self.among(
-            ("create", (uid, name, self.any(*AGENTS))),
-            ("open", (uid, name, self.any(*AGENTS))),
-            ("fork", (self.any(*FORKS, uid), name, self.uid(), self.node())),
-            ("fork", (self.any(*FORKS), name, self.uid(), self.node())),
+            ("create", (new, name, self.any(*AGENTS))),
+            ("open", (new, name, self.any(*AGENTS))),
+            ("fork", (self.any(*FORKS, new), name, grown, self.node(grown))),
+            ("fork", (self.any(*FORKS), name, grown, self.node(grown))),
+            ("fork", (self.any(*FORKS), "fork", grown, self.node(grown))),
             ("get", (name,)),
-            ("delete", (uid,)),
-            ("put_document", (self.uid(), self.any("config", "catalog"), '{"a": 1}', self.any(0, 1, 2))),
-            ("document", (self.uid(), "config", self.any(0, 1, 2))),
+            ("delete", (new,)),
+            ("put_document", (uid, self.any("config", "config", "catalog"), '{"a": 1}', self.revision(uid))),
+            ("document", (uid, "config", self.any(0, self.revision(uid)))),
         )
 
     def about_items(self) -> Call:
         by, names = self.any(("ids", ITEMS[:4]), ("ids", ITEMS[3:]), ("keys", ("k1", "k3")), ("from", ITEMS[2:3]))
         return self.among(
             *[("admit", (self.uid(), self.arriving())) for _ in range(4)],
+            *[("admit", (self.uid(driven), Arriving(self.any(*ITEMS), Letter(self.any(*TEXTS)), "now")))] * 2,
             ("cancel", (self.uid(), by, tuple(names))),
         )
 
     def about_leases(self) -> Call:
-        uid, ttl = self.uid(), self.any(1, 3, 5)
+        uid, lapsed, ttl = self.uid(), self.uid(self.lapsed), self.any(1, 3, 5)
         return self.among(
             ("acquire", (uid, self.any("ann", "bob"), ttl)),
-            ("renew", (self.lease(uid), ttl)),
+            ("acquire", (lapsed, self.successor(lapsed), ttl)),
+            ("renew", (self.lease(self.uid(held)), ttl)),
             ("release", (self.lease(uid),)),
+            *[("advance", (self.any(1, 6),))] * 2,
         )
 
     def about_turns(self) -> Call:
-        uid = self.uid()
-        opening = (uid, self.any("ann", "bob"), self.any(*TURNS), self.any(1, 3), self.any(None, self.arriving()))
+        uid, running = self.uid(busy), self.uid(driven)
+        left = self.uid(lambda view: driven(view) and self.lapsed(view))
+        opening = (self.any(*TURNS), self.any(1, 3), self.any(None, self.arriving()))
         return self.among(
-            ("open_turn", (*opening, self.any((), (self.record_start(),)))),
-            ("open_turn", (*opening, ())),
-            ("request_cancel", (uid, self.turn(uid), self.any(*REQUESTS))),
-            ("turn", (uid, self.any(*TURNS))),
+            *[("open_turn", (uid, self.any("ann", "bob"), *opening, self.any((), (self.record_start(),))))] * 2,
+            *[("open_turn", (left, self.successor(left), *opening, ()))] * 2,
+            ("request_cancel", (running, self.turn(running), self.any(*REQUESTS))),
+            ("turn", (running, self.turn(running))),
         )
 
     def record_start(self) -> Record:
-        return Record(self.any("e1", "e2"), "model", wait=self.any(None, None, WAITS[0]))
+        return Record(self.any("e1", "e2"), "model", wait=self.any(None, None, self.wait()))
 
     def about_work(self) -> Call:
-        uid = self.uid()
+        uid = self.uid(self.any(driven, aimed_at))
         lease, turn = self.lease(uid), self.turn(uid)
         promises = self.any((), (self.promise(),))
-        named = self.any((), tuple(self.random.sample(WAITS, 2)), (self.any(*WAITS),))
+        named = self.any((), (self.wait(uid), self.wait(uid)), (self.wait(uid),))
         checkpoint = self.any("after_work", "before_completion")
         return self.among(
             ("record", (lease, turn, (self.record(),), promises)),
             ("record", (lease, turn, (self.record(), self.record()), promises)),
-            ("take", (lease, turn, checkpoint, self.any("e1", "e2", "e3"), self.any("take", "model"))),
+            *[("take", (lease, turn, checkpoint, self.any("e2", "e3", "e4"), self.any("take", "take", "model")))] * 3,
             ("park", (lease, turn, named, self.due())),
             ("journal", (uid, turn)),
         )
 
     def about_waits(self) -> Call:
-        wait = self.any(*WAITS)
+        uid = self.uid(lambda view: bool(view.waits))
         return self.among(
             ("open_wait", (self.uid(), self.promise())),
-            ("answer", (wait, self.any(*TEXTS), not self.rarely())),
-            ("revoke", (self.uid(), (wait, self.any(*WAITS)))),
-            ("wait", (self.uid(), wait)),
+            ("answer", (self.wait(), self.any(*TEXTS), not self.rarely())),
+            ("revoke", (uid, (self.wait(uid), self.wait(uid)))),
+            ("wait", (uid, self.wait(uid))),
         )
 
     def about_commits(self) -> Call:
-        uid = self.uid()
+        uid = self.uid(held)
         view = self.views.get(uid)
         head = Head() if view is None else view.row.head
         operation = self.any(self.turn(uid), *OPERATIONS)
+        settles = None
+        if view is not None and view.turn is not None and not self.rarely():
+            operation, settles = view.turn.id, self.settling(view)
         plan = Plan(
             operation,
             self.lease(uid),
             head.revision if not self.rarely() else self.any(0, 1, 2),
-            self.delta(head),
-            None if view is None or view.turn is None or self.rarely() else self.settling(view),
+            self.delta(uid, head),
+            settles,
             parts=self.any(None, None, (("state", self.any(*TEXTS), self.any(True, True, False)),)),
             usage=self.any((), (("big", 7),)),
             owes=self.any((), (Owing(self.any(*UIDS, *FORKS), Letter("done", "wake"), self.any("now", "next")),)),
@@ -233,12 +292,12 @@ class Chaos:
         )
         return self.among(("commit", (plan,)), ("commit", (plan,)), ("commit", (plan,)), ("receipt", (uid, operation)))
 
-    def delta(self, head: Head) -> Grow | Move | None:
+    def delta(self, uid: str, head: Head) -> Grow | Move | None:
         text, shown = self.any(*TEXTS), self.any(*BLOBS)
         choices: tuple[Grow | Move | None, ...] = (
             None,
-            Move(self.node()),
-            Move(self.node()),
+            Move(self.node(uid)),
+            Move(self.node(uid)),
             *[Grow(head, grown(head, text))] * 3,
             Grow(head, (*grown(head, text), ("shows", shown))),
             Grow(head, (("opens", self.any("reset", "compaction", "initial")), ("says", text))),
@@ -256,16 +315,17 @@ class Chaos:
 
     def about_rest(self) -> Call:
         place = (self.uid(), self.any(*OPERATIONS, *TURNS), 0)
+        uid = self.uid()
         return self.among(
-            ("deliver", (place,)),
-            ("deliver", (place,)),
+            ("deliver", (self.any(place, *self.debts),)),
+            ("deliver", (self.any(place, *self.debts),)),
+            ("put_blob", (self.any(*BLOBS),)),
             ("put_blob", (self.any(*BLOBS),)),
             ("blob", (self.any(*BLOBS, *TEXTS),)),
             ("vacuum", (self.any(0, 3), self.any(True, False, False))),
-            ("node", (self.uid(), self.node())),
-            ("on_active_path", (self.uid(), self.node())),
+            ("node", (uid, self.node(uid))),
+            ("on_active_path", (uid, self.node(uid))),
             ("advance", (self.any(1, 2, 6, 40),)),
-            ("advance", (self.any(1, 6),)),
             ("reopen", ()),
         )
 
@@ -276,7 +336,7 @@ class Histories:
     def __init__(self, stores: list[PlainStore]) -> None:
         self.stores = stores
         self.leases: list[Lease] = []
-        self.nodes: list[str] = []
+        self.boundaries: list[str] = []
         self.answers: list[Any] = []
         self.saw: Counter[str] = Counter()
 
@@ -301,7 +361,9 @@ class Histories:
     async def choose(self, random: Random) -> Call:
         first = self.stores[0]
         views = {uid: await first.look(uid) for uid in await first.sessions()}
-        return Chaos(random, views, self.leases[-6:], self.nodes, first.now).call()
+        debts = await first.debts()
+        chaos = Chaos(random, views, leases=self.leases[-6:], boundaries=self.boundaries, debts=debts, now=first.now)
+        return chaos.call()
 
     async def ask(self, method: str, *args: Any) -> None:
         answers = [await store.attempt(method, *args) for store in self.stores]
@@ -336,7 +398,7 @@ class Histories:
             if isinstance(lease, Lease) and lease.owner is not None:
                 self.leases.append(lease)
             if isinstance(getattr(found, "leaf", None), str):
-                self.nodes.append(found.leaf)
+                self.boundaries.append(found.leaf)
 
 
 @pytest.mark.timeout(LONG_ENOUGH)

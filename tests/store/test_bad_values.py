@@ -189,6 +189,30 @@ async def test_a_blob_beyond_the_limit_is_refused(copy: Copy, monkeypatch: pytes
         assert await store.blob(await store.put_blob(b"x" * 10)) == b"x" * 10
 
 
+OBJECTS: dict[str, Call] = {
+    "the config of a new session": lambda store, s, x: store.create(replace(a_new_session(), config=x)),
+    "the metadata of a new session": lambda store, s, x: store.open(replace(a_new_session(), metadata=x)),
+    "the metadata of a fork": lambda store, s, x: store.fork(replace(a_fork(s.victim, s.boundary), metadata=x)),
+    "a document": lambda store, s, x: store.put_document(s.victim, "metadata", x, expected=0),
+    "a document of a commit": lambda store, s, x: settle(store, s, documents={"catalog": x}),
+    "the options of an item": lambda store, s, x: store.admit(s.victim, replace(a_message(), options=x)),
+    "an item of an opening": lambda store, s, x: store.open_turn(
+        an_opening(s.victim, admits=replace(a_message(), options=x))
+    ),
+    "a turn's summary": lambda store, s, x: settle(
+        store, s, settles=TurnSettlement(s.turn, "finished", completes=frozenset([s.taken]), summary=x)
+    ),
+    "the options of what is owed": lambda store, s, x: settle(
+        store, s, owes=(Owed(s.healthy, Wake(source="x"), options=x),)
+    ),
+}
+
+
+@pytest.mark.parametrize("value", [[], ["x"], "", "text", None, 5, True], ids=repr)
+async def test_what_must_be_an_object_and_is_none_is_refused_everywhere(copy: Copy, value: object) -> None:
+    await all_refused(copy, OBJECTS, value, InvalidValue)
+
+
 # -- text in columns ---------------------------------------------------------------------------------------------------
 
 TEXTS: dict[str, Call] = {

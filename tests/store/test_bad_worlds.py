@@ -669,6 +669,20 @@ async def test_a_connection_that_dies_inside_a_write_leaves_nothing_of_it(postgr
         assert (await store.admit(healthy, item)).id == item.id
 
 
+async def test_a_rehearsed_vacuum_on_a_connection_that_died_reports_what_a_healthy_one_does(
+    postgres_copy: PostgresCopy,
+) -> None:
+    before = await postgres_copy.dump()
+    async with await postgres_copy.open() as store:
+        healthy = await store.vacuum(before=FAR, dry_run=True)
+        assert healthy.total > 0
+        await postgres_copy.execute(KILL)
+        assert await store.vacuum(before=FAR, dry_run=True) == healthy
+        await postgres_copy.execute(KILL)
+        assert await postgres_copy.dump() == before
+        assert await store.vacuum(before=FAR) == healthy
+
+
 DIE_AT_COMMIT = """
 CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import make_url
 
-from lash.errors import LashError, SessionDeleted, SessionNotFound, StoreClosed, StoreLocked
+from lash.errors import LashError, SessionDeleted, SessionExists, SessionNotFound, StoreClosed, StoreLocked
 from lash.graph.session import Session
 from lash.ids import NodeId, SessionUid
 from lash.store.contract import Opened, Store, Vacuumed
@@ -86,14 +86,6 @@ async def a_grandchild_to_be(store: Store) -> tuple[SessionUid, NodeId]:
     return child.uid, shared
 
 
-async def whole_or_refused(store: Store, forked: Session | BaseException) -> None:
-    if isinstance(forked, Session):
-        await store.vacuum(before=FAR)
-        assert await said(store, forked.uid) == ["shared"]
-    else:
-        assert isinstance(forked, SessionDeleted), repr(forked)
-
-
 # -- vacuum, fork and delete -------------------------------------------------------------------------------------------
 
 
@@ -109,37 +101,84 @@ async def test_a_fork_a_delete_and_a_vacuum_that_waited_for_one_file_are_settled
         assert deleted is True
         assert isinstance(report, Vacuumed)
         assert report.nodes == 0
-        await whole_or_refused(store, forked)
+        await store.vacuum(before=FAR)
+        assert await said(store, forked.uid) == ["shared"]
 
 
-@pytest.mark.parametrize("held", ["child", "origin"])
-async def test_a_fork_that_waits_with_a_delete_and_a_vacuum_is_whole_or_refused(postgres_url: str, held: str) -> None:
-    """Three processes want the rows of one family while somebody holds one of them."""
+def process(url: str, name: str) -> Awaitable[Store]:
+    """A store whose connections tell the server which one they are."""
+    return open_store(make_url(url).update_query_dict({"application_name": name}).render_as_string(hide_password=False))
+
+
+async def until_waiting(query: Query, *names: str) -> None:
+    """These processes wait for a lock at this moment, and began to in this order."""
+    waits = """
+        SELECT application_name FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock' ORDER BY query_start
+    """
+    async with asyncio.timeout(8):  # a write waits for a moment, and again a little later, until it is refused
+        while [row["application_name"] for row in await query(waits) if row["application_name"] in names] != [*names]:
+            pass
+
+
+@pytest.mark.parametrize("first", ["fork", "delete"])
+async def test_a_fork_and_a_delete_that_wait_for_one_session_are_settled_one_after_the_other(
+    postgres_url: str, first: str
+) -> None:
+    """A fork that came first is whole, whatever a vacuum takes; one that came second is refused."""
     async with (
-        await open_store(postgres_url) as one,
-        await open_store(postgres_url) as two,
-        await open_store(postgres_url) as three,
+        await process(postgres_url, "fork") as one,
+        await process(postgres_url, "delete") as two,
+        await process(postgres_url, "vacuum") as three,
+        beside(postgres_url) as query,
     ):
         child, shared = await a_grandchild_to_be(one)
-        wanted = "state = 'deleted'" if held == "origin" else "state = 'live'"
-        async with holding(postgres_url, f"SELECT 1 FROM lash_sessions WHERE {wanted} FOR UPDATE"):
-            calls = (one.fork(a_fork(child, shared)), two.delete(child), three.vacuum(before=FAR))
-            tasks = [asyncio.ensure_future(call) for call in calls]
-            await _until_all_have_met_the_lock(postgres_url, tasks)
-        forked, deleted, report = await asyncio.gather(*tasks, return_exceptions=True)
-        assert deleted is True
-        assert isinstance(report, Vacuumed), repr(report)
-        assert isinstance(forked, Session | BaseException)
-        await whole_or_refused(two, forked)
+        new = a_fork(child, shared)
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "fork": lambda: one.fork(new),
+            "delete": lambda: two.delete(child),
+        }
+        second = "delete" if first == "fork" else "fork"
+        tasks: dict[str, asyncio.Future[Any]] = {}
+        async with holding(postgres_url, "SELECT 1 FROM lash_sessions WHERE state = 'live' FOR UPDATE"):
+            tasks[first] = asyncio.ensure_future(calls[first]())
+            await until_waiting(query, first)
+            tasks[second] = asyncio.ensure_future(calls[second]())
+            vacuum = asyncio.ensure_future(three.vacuum(before=FAR))
+            await until_waiting(query, first, second)
+        assert await tasks["delete"] is True
+        if first == "fork":
+            assert (await tasks["fork"]).uid == new.uid
+        else:
+            with pytest.raises(SessionDeleted):
+                await tasks["fork"]
+        gone = (await vacuum) + await three.vacuum(before=FAR)
+        if first == "fork":
+            assert (gone.nodes, await said(two, new.uid)) == (0, ["shared"])
+        else:
+            assert gone.nodes == 2
 
 
-async def _until_all_have_met_the_lock(url: str, tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Each has ended, or has looked for the held row at least once: somebody waits for it."""
-    async with beside(url) as query:
-        while not all(task.done() for task in tasks):
-            waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            if await query(waits):
-                return
+async def test_a_fork_that_waits_with_a_vacuum_for_an_origin_is_refused_when_its_parent_is_deleted(
+    postgres_url: str,
+) -> None:
+    """The delete needs nothing that is held, and does not wait."""
+    async with (
+        await process(postgres_url, "fork") as one,
+        await process(postgres_url, "delete") as two,
+        await process(postgres_url, "vacuum") as three,
+        beside(postgres_url) as query,
+    ):
+        child, shared = await a_grandchild_to_be(one)
+        async with holding(postgres_url, "SELECT 1 FROM lash_sessions WHERE state = 'deleted' FOR UPDATE"):
+            vacuum = asyncio.ensure_future(three.vacuum(before=FAR))
+            await until_waiting(query, "vacuum")
+            fork = asyncio.ensure_future(one.fork(a_fork(child, shared)))
+            await until_waiting(query, "vacuum", "fork")
+            assert await two.delete(child) is True
+        with pytest.raises(SessionDeleted):
+            await fork
+        assert ((await vacuum) + await three.vacuum(before=FAR)).nodes == 2
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------
@@ -232,7 +271,7 @@ async def test_a_session_that_is_deleted_while_its_name_is_opened_may_be_the_ans
         assert (await store.get(new.name)).uid == new.uid
 
 
-async def test_a_name_that_is_just_being_given_up_is_waited_for(postgres_url: str) -> None:
+async def test_a_name_that_is_just_being_given_up_is_taken_until_then(postgres_url: str) -> None:
     """The deletion holds what every deletion holds: the claim on the name, and the row."""
     async with await open_store(postgres_url) as store, beside(postgres_url) as query:
         await a_session(store, "wanted")
@@ -240,11 +279,10 @@ async def test_a_name_that_is_just_being_given_up_is_waited_for(postgres_url: st
         await query("SELECT pg_advisory_xact_lock(hashtextextended('lash session wanted', 0))")
         await query(DELETION.format("wanted"))
         new = a_new_session("wanted")
-        creating = asyncio.create_task(store.create(new))
-        await store.admit((await a_session(store)).uid, a_message("others do not wait"))
-        assert not creating.done()
+        with pytest.raises(SessionExists):
+            await store.create(new)
         await query("COMMIT")
-        assert (await creating).uid == new.uid
+        assert (await store.create(new)).uid == new.uid
         assert (await store.get(new.name)).uid == new.uid
 
 

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
 
-from lash.errors import BlobMissing, HeadMoved, InvariantBroken, KeyReused, LeaseLost, StoreClosed, TooLarge
+from lash.errors import (
+    AccessDenied,
+    BlobMissing,
+    CorruptFile,
+    DatabaseMissing,
+    DiskFull,
+    HeadMoved,
+    InvariantBroken,
+    KeyReused,
+    LashError,
+    LeaseLost,
+    ReadOnlyStore,
+    StoreClosed,
+    StoreLocked,
+    StoreUnavailable,
+    TooLarge,
+    WriteUnknown,
+)
 from lash.graph.parts import Image, Text
 from lash.ids import BlobHash, ItemId, SessionUid
 from lash.inbox.items import InboxItem, Message, NewItem
 from lash.store import schema
+from lash.store import writer as writer_module
 from lash.store.contract import Store
 from lash.store.opening import open_store
-from lash.store.sql.steps import Steps, Work, Write
+from lash.store.sql.steps import Settled, Steps, Unsettled, Work, Write
 from lash.store.sql.store import SqlStore
+from lash.store.writer import Backlog, Writer
 from lash.testing.builders import (
     a_message,
     a_session,
@@ -183,3 +204,170 @@ async def test_a_commit_on_postgres_is_synced_as_the_server_says(postgres: Postg
             ).scalar()
 
         assert await store._database.transact(source) not in ("client", "session")
+
+
+# -- when nobody knows whether a batch landed --------------------------------------------------------------------------
+
+UNKNOWN = WriteUnknown("the connection broke during a commit; repeat the call")
+LANDED: Settled[str] = Settled(result="landed")
+Answer = BaseException | Settled[str] | None
+
+
+class Scripted:
+    """A database that answers each attempt as it was told to, and remembers whose writes it was asked to settle. It
+    is silent as long as ``answers`` is not set."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self._answers = list(answers)
+        self.attempts: list[list[str]] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def settle(self, writes: Sequence[Write[Any]], *, patient: bool) -> list[Settled[Any] | None]:
+        self.attempts.append([uid for write in writes for uid in write.sessions])
+        await asyncio.sleep(0)  # whoever else wants something submits it meanwhile
+        await self.answers.wait()
+        answer = self._answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return [answer for _ in writes]
+
+
+def a_write(session: str, *, repeatable: bool = True, size: int = 0) -> Write[str]:
+    def never(_: Work) -> Steps[str]:
+        raise AssertionError("nothing is settled here")
+
+    return Write((SessionUid(session),), never, size=size, repeatable=repeatable)
+
+
+async def ends_of(writer: Writer, *writes: Write[str]) -> list[str | BaseException]:
+    async with asyncio.timeout(5):
+        return await asyncio.gather(*map(writer.write, writes), return_exceptions=True)
+
+
+REFUSALS = [
+    StoreUnavailable("away"),
+    StoreLocked("held"),
+    DiskFull("full"),
+    AccessDenied("no"),
+    ReadOnlyStore("a standby"),
+    DatabaseMissing("gone"),
+    CorruptFile("damaged"),
+    Unsettled(StoreLocked("contended")),
+    Unsettled(InvariantBroken("refused")),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: f"{type(error).__name__} {error}")
+async def test_a_second_run_that_came_to_nothing_does_not_make_the_first_one_known(refusal: Exception) -> None:
+    """The commit may have landed, and its answer was lost: to say that nothing was written would be a lie."""
+    database = Scripted(UNKNOWN, *[refusal] * 20)
+    ends = await ends_of(Writer(database.settle), a_write("a"), a_write("b"))
+    assert [type(end) for end in ends] == [WriteUnknown] * 2
+
+
+async def test_a_second_run_tells_what_became_of_the_first() -> None:
+    database = Scripted(UNKNOWN, LANDED)
+    assert await ends_of(Writer(database.settle), a_write("a"), a_write("b")) == ["landed", "landed"]
+    assert database.attempts == [["a", "b"], ["a", "b"]]
+
+
+async def test_a_second_run_that_is_unknown_too_is_the_last() -> None:
+    database = Scripted(UNKNOWN, UNKNOWN)
+    ends = await ends_of(Writer(database.settle), a_write("a"), a_write("b"))
+    assert [type(end) for end in ends] == [WriteUnknown] * 2
+    assert len(database.attempts) == 2
+
+
+async def test_what_cannot_be_recognised_is_not_run_again() -> None:
+    database = Scripted(UNKNOWN, LANDED)
+    once, again = await ends_of(Writer(database.settle), a_write("once", repeatable=False), a_write("again"))
+    assert (type(once), again) == (WriteUnknown, "landed")
+    assert database.attempts == [["once", "again"], ["again"]]
+
+
+async def test_what_is_held_when_it_is_run_again_stays_unknown_until_it_is_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer_module, "PATIENCE", 0.0)
+    unknown = await ends_of(Writer(Scripted(UNKNOWN, *[None] * 50).settle), a_write("a"))
+    assert [type(end) for end in unknown] == [WriteUnknown]
+    assert await ends_of(Writer(Scripted(UNKNOWN, None, None, LANDED).settle), a_write("a")) == ["landed"]
+
+
+async def test_a_write_that_was_never_unknown_hears_what_it_is_refused_with() -> None:
+    ends = await ends_of(Writer(Scripted(StoreUnavailable("away")).settle), a_write("a"))
+    assert [type(end) for end in ends] == [StoreUnavailable]
+
+
+class Elaborate(LashError):
+    """An error with more to build it from than a text."""
+
+    def __init__(self, session: str, *, found: int) -> None:
+        super().__init__(f"{session} is at {found}")
+        self.session, self.found = session, found
+
+
+@pytest.mark.parametrize("error", [UNKNOWN, StoreUnavailable("away"), Elaborate("s", found=3)], ids=repr)
+async def test_each_caller_of_a_refused_batch_gets_an_error_of_its_own(error: LashError) -> None:
+    """Each raises it, which adds to its traceback, and may add notes to it that are not for the others."""
+    writes = [a_write("a", repeatable=False), a_write("b", repeatable=False), a_write("c", repeatable=False)]
+    ends = await ends_of(Writer(Scripted(error).settle), *writes)
+    assert len({id(end) for end in [*ends, error]}) == 4
+    for end in ends:
+        assert isinstance(end, type(error))
+        assert (str(end), vars(end), end.__cause__) == (str(error), vars(error), error)
+        end.add_note("for me alone")
+    assert [getattr(end, "__notes__", None) for end in (*ends, error)] == [["for me alone"]] * 3 + [None]
+
+
+# -- room in line ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room for so much"), StoreUnavailable("away")], ids=repr)
+async def test_a_failure_lets_those_in_who_waited_for_room(error: Exception) -> None:
+    writer = Writer(Scripted(error, LANDED).settle)
+    writes = asyncio.create_task(ends_of(writer, a_write("huge", size=64 * 1024 * 1024), a_write("small", size=1)))
+    await asyncio.sleep(0)  # the two have come
+    await asyncio.sleep(0)
+    assert writer.backlog == Backlog(writes=1, bytes=64 * 1024 * 1024, callers=1)
+    refused, landed = await writes
+    assert (type(refused), landed) == (type(error), "landed")
+    assert writer.backlog == Backlog(0, 0, 0)
+
+
+async def test_a_caller_who_gives_up_lets_those_in_who_waited_behind_it() -> None:
+    """A small write goes at once when the large one before it is no longer wanted."""
+    half = 40 * 1024 * 1024
+    database = Scripted(LANDED, LANDED)
+    database.answers.clear()
+    writer = Writer(database.settle)
+    first = asyncio.create_task(writer.write(a_write("first", size=half)))
+    large = asyncio.create_task(writer.write(a_write("large", size=half)))
+    small = asyncio.create_task(writer.write(a_write("small", size=1)))
+    await asyncio.sleep(0)
+    assert writer.backlog.callers == 2
+    large.cancel()
+    await asyncio.wait([large])
+    assert writer.backlog == Backlog(writes=2, bytes=half + 1, callers=0)
+    database.answers.set()
+    assert [await first, await small] == ["landed", "landed"]
+
+
+async def test_closing_while_somebody_who_waits_for_room_gives_up_closes_all_the_same(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "MAX_QUEUED", 4)
+    [uid] = await sessions(store, 1)
+    callers = [asyncio.create_task(store.admit(uid, a_message(f"{number}"))) for number in range(20)]
+    await asyncio.sleep(0)
+    assert (store.backlog.writes, store.backlog.callers) == (4, 16)
+    closing = asyncio.create_task(store.aclose())
+    await asyncio.sleep(0)  # it is about to turn those away who wait for room
+    callers[10].cancel()
+    async with asyncio.timeout(5):
+        await closing
+        ends = await asyncio.gather(*callers, return_exceptions=True)
+    assert [end.seq for end in ends[:4] if isinstance(end, InboxItem)] == [1, 2, 3, 4]
+    assert [type(end) for end in ends[4:]] == [StoreClosed] * 6 + [asyncio.CancelledError] + [StoreClosed] * 9
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("lash")] == []

@@ -13,11 +13,11 @@ from lash import waits as wait_rules
 from lash.commit.fence import check_fence
 from lash.commit.outbox import Debt
 from lash.commit.parts import Changed, hash_of, resolve
-from lash.commit.plan import CommitPlan, CommitReceipt, content_hash
+from lash.commit.plan import CommitPlan, CommitReceipt, check_own_operation, content_hash
 from lash.commit.usage import UsageTotal, totals
 from lash.encoding import canonical
 from lash.errors import BlobMissing, BlobNotFound
-from lash.graph.delta import Append, MoveHead, Unchanged, check_append
+from lash.graph.delta import Append, MoveHead, Unchanged, check_append, check_seqs
 from lash.graph.nodes import Node
 from lash.graph.session import Head
 from lash.ids import BlobHash, OperationId, SessionUid
@@ -29,7 +29,6 @@ from lash.store.memory.data import BlobRow, CommitRow, MemoryData, OutboxRow, Se
 from lash.store.memory.graph import boundary
 from lash.store.memory.handle import Handle
 from lash.turn import record
-from lash.turn.record import TurnSettlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class MemoryCommits(Handle):
             receipt = _fence(data, rows, plan, fingerprint)
             if receipt is not None:
                 return receipt
-            _settle_turn(rows, plan.settles, now)
+            _settle_turn(rows, plan, now)
             growth = _grow(data, rows, plan)
             bodies = _bodies(plan, now)
             stored = ChainMap(bodies, data.blobs)
@@ -108,11 +107,12 @@ def _fence(data: MemoryData, rows: SessionRows, plan: CommitPlan, fingerprint: s
     return check_fence(plan, fingerprint, receipt=receipt, lease=rows.lease, head=rows.session.head)
 
 
-def _settle_turn(rows: SessionRows, settles: TurnSettlement | None, now: datetime) -> None:
-    turn = rows.unsettled
+def _settle_turn(rows: SessionRows, plan: CommitPlan, now: datetime) -> None:
+    turn, settles = rows.unsettled, plan.settles
     request = None if turn is None else rows.cancel_requests.get(turn.id)
     taken = () if turn is None else rows.taken_by(turn.id)
     record.check_settlement(turn, settles, request, frozenset(item.id for item in taken))
+    check_own_operation(plan)
     if turn is None or settles is None:
         return
     for item in taken:
@@ -139,6 +139,7 @@ def _grow(data: MemoryData, rows: SessionRows, plan: CommitPlan) -> Growth:
             return Growth(Head(revision, node.id, node.depth, node.frame), (), parts)
         case Append(nodes=nodes):
             check_append(uid, plan.operation, nodes, head)
+            check_seqs(nodes, rows.session.seq)
             leaf = nodes[-1]
             return Growth(Head(revision, leaf.id, leaf.depth, leaf.frame), nodes, rows.parts)
         case _:

@@ -44,7 +44,7 @@ class MemorySessions(Creating):
         check_new(new)
         uid = self.data.names.get(new.name)
         if uid is not None:
-            return Opened(self.data.sessions[uid].session, created=False)
+            return Opened(self.data.sessions[uid].session, created=uid == new.uid)
         return Opened(self._create(new), created=True)
 
     def _create(self, new: NewSession) -> Session:

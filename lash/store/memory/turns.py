@@ -198,10 +198,12 @@ def _take_over(rows: SessionRows, opening: TurnOpening, now: datetime) -> Opened
     acquired = _acquire(rows, opening, now)
     if acquired is None:
         return OpenedTurn(held_by=rows.lease)
-    repeated = record.same_opening(turn, opening.turn, acquired.lease.generation)
+    repeated = record.has_open(turn, acquired.lease.generation)
     taken_up = turn if repeated else record.attempt(turn, acquired.lease.generation)
     rows.turns[turn.id] = taken_up
-    return OpenedTurn(acquired=acquired, turn=taken_up, items=rows.taken_by(turn.id), fresh=repeated)
+    return OpenedTurn(
+        acquired=acquired, turn=taken_up, items=rows.taken_by(turn.id), fresh=repeated and turn.id == opening.turn
+    )
 
 
 def _open_fresh(rows: SessionRows, opening: TurnOpening, now: datetime) -> OpenedTurn:

@@ -11,7 +11,7 @@ from lash.graph.parts import blobs_of
 from lash.graph.session import DocumentKind
 from lash.ids import BlobHash, NodeId, SessionUid, split_node_id
 from lash.inbox.items import Message
-from lash.store.checks import check_time
+from lash.store.checks import check_cutoff
 from lash.store.contract import Vacuumed
 from lash.store.memory.data import DocumentRow, MemoryData, SessionRows
 from lash.store.memory.graph import walk
@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 class MemoryMaintenance(Handle):
     async def vacuum(self, *, before: datetime, dry_run: bool = False) -> Vacuumed:
-        check_time("before", before)
+        check_cutoff(before)
         draft = self.data.draft()
         report = _sweep(draft, before, self.now())
         if not dry_run:

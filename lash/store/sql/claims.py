@@ -1,8 +1,8 @@
 """Names and contents that two transactions could insert at the same time.
 
 Postgres makes the second one wait for the first, with all that it has locked by then, and two such waits can close a
-circle. So whoever inserts under a name that others may insert too claims it first; a claim never waits. SQLite has one
-writer at a time, and every claim is granted.
+circle. So whoever inserts under a name that others may insert too claims it first. A claim does not wait, except in an
+attempt that is made alone and has locked its sessions before. SQLite has one writer at a time: every claim is granted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from lash.store.sql.steps import Held, Question, Steps, answers_to_each
 
 _number = func.hashtextextended(bindparam("name", type_=Text), 0)
 _TRY = Statement(select(func.pg_try_advisory_xact_lock(_number).label("granted")))
+_WAIT = Statement(select(func.pg_advisory_xact_lock(_number).label("granted")))
 
 
 def _claim(link: Link, names: Sequence[str]) -> dict[str, bool]:
     if not link.postgres:
+        return dict.fromkeys(names, True)
+    if link.patient:
+        for name in sorted(names):
+            link.rows(_WAIT, {"name": name})
         return dict.fromkeys(names, True)
     found = link.rows_for_each(_TRY, [{"name": name} for name in names])
     return {name: True for name, [row] in zip(names, found, strict=True) if row["granted"]}

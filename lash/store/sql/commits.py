@@ -14,10 +14,10 @@ from lash import waits as wait_rules
 from lash.commit.fence import check_fence
 from lash.commit.outbox import Debt
 from lash.commit.parts import Changed, StateParts, resolve
-from lash.commit.plan import CommitPlan, CommitReceipt, content_hash
+from lash.commit.plan import CommitPlan, CommitReceipt, check_own_operation, content_hash
 from lash.commit.usage import Tokens, UsageTotal
 from lash.errors import BlobMissing, InvariantBroken
-from lash.graph.delta import Append, MoveHead, Unchanged, check_append
+from lash.graph.delta import Append, MoveHead, Unchanged, check_append, check_seqs
 from lash.graph.nodes import Node
 from lash.graph.session import Head
 from lash.ids import BlobHash, OperationId, SessionUid, split_node_id
@@ -132,6 +132,7 @@ def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Settled
     )
     taken = [read_item(item, row.uid) for item in taken_rows or ()]
     record.check_settlement(turn, plan.settles, unsettled.cancel, frozenset(item.id for item in taken))
+    check_own_operation(plan)
     if plan.settles is None:
         raise InvariantBroken("a commit that settles no turn passed the check that it must")
     settled = [taking.complete(i, work.now) if i.id in plan.settles.completes else taking.give_back(i) for i in taken]
@@ -179,6 +180,7 @@ def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
             return Growth(replace(_with_head(row, head), branch=revision, state_set=state_set))
         case Append(nodes=nodes):
             new_root = check_append(row.uid, plan.operation, nodes, row.head)
+            check_seqs(nodes, row.seq)
             if new_root:
                 _insert_branch(work, row, revision, grows_from(None))
             leaf = nodes[-1]

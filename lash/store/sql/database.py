@@ -26,7 +26,8 @@ class Database(Protocol):
         ...
 
     async def transact(self, change: Callable[[Connection], R]) -> R:
-        """Run one change that is no batch of writes in a transaction of its own."""
+        """Run one change that is no batch of writes in a transaction of its own. It may run twice: when the connection
+        was lost before anything was committed."""
         ...
 
     async def read(self, look: Callable[[Connection], R]) -> R:

@@ -8,8 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Integer, bindparam, case, cast, func, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    FromClause,
+    Integer,
+    ScalarSelect,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    select,
+    true,
+)
 
 from lash.encoding import JsonObject
 from lash.errors import CorruptGraph, IdReused, InvalidDelta, NodeNotFound
@@ -51,29 +66,42 @@ _chain = _chain.union(
 where rows form a ring: UNION takes no row twice."""
 
 _BRANCHES = select(_chain)
-_NODES = (
-    select(
-        schema.nodes,
-        schema.commits.c.operation,
-        schema.commits.c.first_depth,
-        schema.commits.c.nodes.label("count"),
-        schema.sessions.c.uid,
-    )
-    .join_from(
-        _chain,
-        schema.nodes,
-        (schema.nodes.c.session == _chain.c.session)
-        & (schema.nodes.c.branch == _chain.c.branch)
-        & (schema.nodes.c.depth > func.coalesce(_chain.c.parent_depth, -1))
-        & schema.nodes.c.depth.between(bindparam("first"), _chain.c.last),
-    )
-    .join(schema.sessions, schema.sessions.c.id == schema.nodes.c.session)
-    .outerjoin(
-        schema.commits,
-        (schema.commits.c.session == schema.nodes.c.session) & (schema.commits.c.revision == schema.nodes.c.revision),
-    )
-    .order_by(schema.nodes.c.depth)
+_in_chain = (
+    schema.nodes.c.session == _chain.c.session,
+    schema.nodes.c.branch == _chain.c.branch,
+    schema.nodes.c.depth > func.coalesce(_chain.c.parent_depth, -1),
+    schema.nodes.c.depth.between(bindparam("first"), _chain.c.last),
 )
+
+
+def _nodes(nodes: FromClause, joined: FromClause) -> Select[Any]:
+    """Nodes of a chain with the commits that wrote them, and the uids of their sessions. The two are looked up for each
+    node: a join would leave it to the planner to read the whole table."""
+
+    def commit(column: Column[Any]) -> ScalarSelect[Any]:
+        own = (schema.commits.c.session == nodes.c.session) & (schema.commits.c.revision == nodes.c.revision)
+        return select(column).where(own).scalar_subquery()
+
+    return (
+        select(
+            nodes,
+            commit(schema.commits.c.operation).label("operation"),
+            commit(schema.commits.c.first_depth).label("first_depth"),
+            commit(schema.commits.c.nodes).label("count"),
+            select(schema.sessions.c.uid).where(schema.sessions.c.id == nodes.c.session).scalar_subquery().label("uid"),
+        )
+        .select_from(joined)
+        .order_by(nodes.c.depth)
+    )
+
+
+_fenced = select(schema.nodes).where(*_in_chain).offset(0).lateral("nodes")
+_NODES = {
+    "sqlite": _nodes(schema.nodes, _chain.join(schema.nodes, and_(*_in_chain))),
+    # Behind OFFSET Postgres reads the nodes branch by branch, by the whole of their key. Left to itself it may read a
+    # session's nodes and throw away those of other branches.
+    "postgresql": _nodes(_fenced, _chain.join(_fenced, true())),
+}
 
 
 def parent_of(branch: Row | None, place: Place) -> Place | None:
@@ -162,7 +190,7 @@ def _read_nodes(connection: Connection, leaf: Place, first: int, last: int) -> l
     """The nodes of some depths on the path that ends at ``leaf``, in one statement. The first one lacks its parent."""
     place = {"session": leaf.origin, "branch": leaf.branch, "first": first, "last": min(leaf.depth, last)}
     nodes: list[Node] = []
-    for row in connection.execute(_NODES, place).mappings():
+    for row in connection.execute(_NODES[connection.dialect.name], place).mappings():
         if row["depth"] != first + len(nodes):
             break
         nodes.append(_node(row, nodes[-1].id if nodes else None))

@@ -32,6 +32,8 @@ Rows = Mapping[Change, Sequence[Sequence[Any]]]
 
 class Link(Protocol):
     postgres: bool
+    patient: bool
+    """Whether to wait a moment for what is held, instead of leaving it out."""
 
     def rows(self, statement: Statement, values: Values) -> list[Row]:
         """What a statement finds."""
@@ -68,6 +70,7 @@ class SqliteLink:
     """The writer's own connection. Only one transaction writes at a time, so nothing is ever held."""
 
     postgres = False
+    patient = False
 
     def __init__(self, driver: sqlite3.Connection, clock: Clock) -> None:
         self._driver = driver
@@ -120,13 +123,13 @@ def _binds_on_postgres(change: Change) -> tuple[Bind, ...]:
 
 
 class PostgresLink:
-    """The writer's own connection. ``patient`` waits for rows that are held, instead of leaving them out."""
+    """The writer's own connection."""
 
     postgres = True
 
     def __init__(self, driver: AdaptedConnection, *, patient: bool) -> None:
         self._driver = driver
-        self._patient = patient
+        self.patient = patient
 
     def _fetch(self, sql: str, values: Sequence[Any]) -> list[Any]:
         found: list[Any] = self._driver.run_async(lambda connection: connection.fetch(sql, *values))
@@ -147,7 +150,7 @@ class PostgresLink:
 
     def lock(self, uids: Sequence[SessionUid]) -> tuple[list[Row], datetime]:
         ids = [_uid.value(uid) for uid in uids]
-        found = self._fetch(_WAITING if self._patient else _SKIPPING, [ids]) if ids else []
+        found = self._fetch(_WAITING if self.patient else _SKIPPING, [ids]) if ids else []
         # Read after the rows were locked, each after its own; the last one was read after all of them.
         now = max(row[-1] for row in found) if found else self._fetch("SELECT lash_now()", ())[0][0]
         rendered = _READ_SESSION.on(POSTGRES)
@@ -169,6 +172,8 @@ _postgres_text = lru_cache(maxsize=None)(changes_on_postgres)
 
 class ReadLink:
     """A connection of the pool, for reads: the same statements, by way of SQLAlchemy."""
+
+    patient = False
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -80,7 +80,14 @@ def keep_session(work: Work, before: SessionRow, after: SessionRow, *, was: Turn
 
 def create(new: NewSession) -> Write[Session]:
     check_new(new)
-    return Write((new.uid,), lambda work: _create(work, new), creates=new.uid)
+
+    def steps(work: Work) -> Steps[Session]:
+        named = yield from answer_to(BY_NAME(new.name))  # before claiming the name, which others may want
+        if named is not None and named.uid != new.uid and new.uid not in work.rows:
+            raise SessionExists(new.name, named.uid)
+        return (yield from _create(work, new))
+
+    return Write((new.uid,), steps, creates=new.uid)
 
 
 def open_or_create(new: NewSession) -> Write[Opened]:
@@ -89,14 +96,14 @@ def open_or_create(new: NewSession) -> Write[Opened]:
     def steps(work: Work) -> Steps[Opened]:
         row = yield from answer_to(BY_NAME(new.name))
         if row is not None:
-            return Opened(row.session(), created=False)
+            return Opened(row.session(), created=row.uid == new.uid)
         try:
             session = yield from _create(work, new)
         except SessionExists:  # somebody created it between the two steps
             row = yield from answer_to(BY_NAME(new.name))
             if row is None:
                 raise
-            return Opened(row.session(), created=False)
+            return Opened(row.session(), created=row.uid == new.uid)
         return Opened(session, created=True)
 
     return Write((new.uid,), steps, creates=new.uid)

@@ -36,7 +36,7 @@ from lash.inbox.cancelling import Cancelled, Selection
 from lash.inbox.items import Boundary, InboxItem, NewItem
 from lash.lease import Acquired, ExecutionLease, LeaseRecord
 from lash.limits import MAX_BLOB, check_size
-from lash.store.checks import check_kind, check_time
+from lash.store.checks import check_cutoff, check_kind
 from lash.store.contract import (
     CancelRequested,
     Opened,
@@ -52,7 +52,7 @@ from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, session
 from lash.store.sql import waits as sql_waits
 from lash.store.sql.database import Database
 from lash.store.sql.steps import Unsettled
-from lash.store.sql.vacuum import Change, Look, Sweep, rehearse, sweep
+from lash.store.sql.vacuum import Change, Look, rehearse, sweep
 from lash.store.writer import MAX_RETRIES, Backlog, Writer
 from lash.turn.journal import Identity, JournalEntry, JournalRecord
 from lash.turn.record import CancelRequest, Turn
@@ -296,11 +296,11 @@ class SqlStore:
         return await self._read(lambda connection: blobs.get(connection, blob))
 
     async def vacuum(self, *, before: datetime, dry_run: bool = False) -> Vacuumed:
-        check_time("before", before)
+        check_cutoff(before)
         self._check_open()
-        parts = sweep(before, self._database.now)
         if dry_run:
-            return await self._rehearse(parts)
+            return await self._rehearse(before)
+        parts = sweep(before, self._database.now)
         answer: object = None
         while True:
             try:
@@ -318,9 +318,9 @@ class SqlStore:
                 continue
         return await self._alone(lambda connection: part.run(False, connection))
 
-    async def _rehearse(self, parts: Sweep) -> Vacuumed:
+    async def _rehearse(self, before: datetime) -> Vacuumed:
         def change(connection: Connection) -> Vacuumed:
-            raise _Rehearsed(rehearse(connection, parts))
+            raise _Rehearsed(rehearse(connection, sweep(before, self._database.now)))
 
         try:
             return await self._alone(change)
@@ -345,11 +345,13 @@ class SqlStore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._writer.aclose()
-        while self._reads:
-            self._unread.clear()
-            await self._unread.wait()
-        await self._database.aclose()
+        try:
+            await self._writer.aclose()
+            while self._reads:
+                self._unread.clear()
+                await self._unread.wait()
+        finally:
+            await self._database.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -93,14 +93,14 @@ def _take_over(work: Work, row: SessionRow, opening: TurnOpening, turn: Turn) ->
     acquired = _acquired(work, row, opening)
     if acquired is None:
         return OpenedTurn(held_by=row.lease), row
-    repeated = record.same_opening(turn, opening.turn, acquired.lease.generation)
+    repeated = record.has_open(turn, acquired.lease.generation)
     taken_up = turn if repeated else record.attempt(turn, acquired.lease.generation)
     update_turn(work, row, taken_up)
     found = yield from answer_to(TAKEN((row.id, turn.id)))
     items = tuple(read_item(item, row.uid) for item in found or ())
     _require_items(turn, items)
     after = row.with_lease(leases.record_of(acquired.lease))
-    return OpenedTurn(acquired=acquired, turn=taken_up, items=items, fresh=repeated), after
+    return OpenedTurn(acquired=acquired, turn=taken_up, items=items, fresh=repeated and turn.id == opening.turn), after
 
 
 def _require_items(turn: Turn, items: Sequence[InboxItem]) -> None:

@@ -232,6 +232,9 @@ SAME: dict[str, Change] = {
         plan, parts={name: Kept(part.hash) for name, part in (plan.parts or {}).items()}
     ),
     "parts in another order": lambda plan: replace(plan, parts=dict(sorted((plan.parts or {}).items(), reverse=True))),
+    "debts that fall due at another time": lambda plan: replace(
+        plan, owes=tuple(replace(owed, available_at=AT + timedelta(days=1)) for owed in plan.owes)
+    ),
 }
 """Ways to say the same commit again."""
 

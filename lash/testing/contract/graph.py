@@ -33,6 +33,7 @@ from lash.store.contract import Store
 from lash.testing.builders import (
     AT,
     a_held_session,
+    a_message,
     an_operation,
     append,
     commit_nodes,
@@ -153,10 +154,21 @@ class GraphContract(StoreContract):
 
     async def test_a_node_keeps_the_event_number_it_came_with(self, store: Store) -> None:
         lease = await a_held_session(store)
+        for text in "abcde":
+            await store.admit(lease.session, a_message(text))
         operation = an_operation()
         delta = chain(lease.session, operation, [opens(), says("a")], after=Head(), at=AT, seqs=[3, 5])
         await store.commit(CommitPlan(operation, lease, base=0, delta=delta))
         assert [node.seq for node in await store.nodes(lease.session)] == [3, 5]
+
+    async def test_a_node_of_an_event_that_was_never_counted_is_refused(self, store: Store) -> None:
+        lease = await a_held_session(store)
+        await store.admit(lease.session, a_message("the first event"))
+        operation = an_operation()
+        delta = chain(lease.session, operation, [opens(), says("a")], after=Head(), at=AT, seqs=[1, 2])
+        with pytest.raises(InvalidDelta, match="events are counted"):
+            await store.commit(CommitPlan(operation, lease, base=0, delta=delta))
+        assert await store.nodes(lease.session) == []
 
     @pytest.mark.parametrize("spoil", LAWS.values(), ids=LAWS.keys())
     async def test_an_append_that_breaks_a_law_of_growth_is_refused_whole(self, store: Store, spoil: Break) -> None:

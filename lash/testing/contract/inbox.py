@@ -67,6 +67,10 @@ CHANGES: dict[str, NewItem] = {
 """Everything that makes a request another one than ``a_message()``."""
 
 
+def _showing(blob: BlobHash) -> NewItem:
+    return NewItem(ItemId(new_id()), Message(parts=(Image(blob=blob, media_type="image/png"),)))
+
+
 async def _texts(store: Store, uid: SessionUid) -> list[str]:
     return [text_of(item) for item in (await store.items(uid)).rows]
 
@@ -178,18 +182,16 @@ class InboxContract(StoreContract):
     async def test_an_item_may_only_refer_to_blobs_that_are_stored(self, store: Store) -> None:
         session = await a_session(store)
         missing = BlobHash("0" * 64)
-        item = NewItem(ItemId(new_id()), Message(parts=(Image(blob=missing, media_type="image/png"),)))
         with pytest.raises(BlobMissing) as refusal:
-            await store.admit(session.uid, item)
+            await store.admit(session.uid, _showing(missing))
         assert refusal.value.hash == missing
         assert await store.find(session.uid) == session
 
     async def test_an_item_with_a_stored_blob_is_kept(self, store: Store) -> None:
         uid = (await a_session(store)).uid
         blob = await store.put_blob(new_id().encode())
-        body = Message(parts=(Image(blob=blob, media_type="image/png"),))
-        item = await store.admit(uid, NewItem(ItemId(new_id()), body))
-        assert item.body == body
+        item = _showing(blob)
+        assert (await store.admit(uid, item)).body == item.body
 
     async def test_there_is_no_inbox_without_a_session(self, store: Store) -> None:
         uid = SessionUid(new_id())
@@ -247,6 +249,19 @@ class InboxContract(StoreContract):
         with pytest.raises(IdReused) as refusal:
             await store.admit(uid, replace(change, id=first.id))
         assert refusal.value.value == first.id
+        assert (await store.items(uid)).rows == (first,)
+
+    @pytest.mark.parametrize("stored", [True, False])
+    async def test_the_same_request_with_another_blob_is_a_conflict(self, store: Store, stored: bool) -> None:
+        """Whether the other blob is there makes no difference: it is not what is wrong."""
+        uid = (await a_session(store)).uid
+        blob = await store.put_blob(new_id().encode())
+        other = await store.put_blob(new_id().encode()) if stored else BlobHash("0" * 64)
+        first = await store.admit(uid, replace(_showing(blob), key="k"))
+        with pytest.raises(KeyReused):
+            await store.admit(uid, replace(_showing(other), key="k"))
+        with pytest.raises(IdReused):
+            await store.admit(uid, replace(_showing(other), id=first.id, key="k2"))
         assert (await store.items(uid)).rows == (first,)
 
     async def test_the_same_id_under_another_key_is_a_conflict(self, store: Store) -> None:

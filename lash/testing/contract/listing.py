@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
+from lash.errors import InvalidValue
 from lash.graph.session import Session
 from lash.ids import SessionName, SessionUid
 from lash.store.contract import Page, SessionFilter, Store
 from lash.testing.builders import (
     a_fork,
+    a_message,
     a_new_session,
     a_session,
     leaf_of,
@@ -23,6 +26,30 @@ from lash.testing.builders import (
 from lash.testing.harness import StoreContract, StoreHarness, opened
 
 EVERYTHING = SessionFilter()
+LISTS: dict[str, Callable[[Store, SessionUid, int], Awaitable[object]]] = {
+    "sessions": lambda store, uid, limit: store.sessions(limit=limit),
+    "items": lambda store, uid, limit: store.items(uid, limit=limit),
+    "debts": lambda store, uid, limit: store.debts(limit=limit),
+    "ready": lambda store, uid, limit: store.ready(["default"], limit=limit),
+}
+NO_CURSORS = [
+    "",
+    " ",
+    "x",
+    "-1",
+    "+1",
+    " 1",
+    "1 ",
+    "1\n",
+    "1.5",
+    "0x1",
+    "1_0",
+    "\u0661",
+    "9" * 19,
+    "9" * 5000,
+    "\x00",
+    "\ud800",
+]
 
 
 async def _create(store: Store, *names: str, agent: str = "default") -> list[Session]:
@@ -138,6 +165,34 @@ class ListingContract(StoreContract):
         receipt = await run_turn(store, a.uid, "hello")
         await store.fork(a_fork(a.uid, leaf_of(receipt), "fork"))
         assert await _names(store, SessionFilter(agent="orders")) == ["a", "fork"]
+
+    # -- bad input -----------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("call", LISTS.values(), ids=LISTS)
+    @pytest.mark.parametrize("limit", [0, -1, 1001, 2**70])
+    async def test_a_limit_that_is_no_size_of_a_page_is_refused(
+        self, store: Store, call: Callable[[Store, SessionUid, int], Awaitable[object]], limit: int
+    ) -> None:
+        """Also where there is nothing to list."""
+        uid = (await a_session(store)).uid
+        with pytest.raises(InvalidValue, match="1000"):
+            await call(store, uid, limit)
+
+    @pytest.mark.parametrize("call", LISTS.values(), ids=LISTS)
+    @pytest.mark.parametrize("limit", [1, 1000])
+    async def test_the_smallest_and_the_largest_page_are_served(
+        self, store: Store, call: Callable[[Store, SessionUid, int], Awaitable[object]], limit: int
+    ) -> None:
+        await call(store, (await a_session(store)).uid, limit)
+
+    @pytest.mark.parametrize("cursor", NO_CURSORS, ids=lambda cursor: ascii(cursor[:20]))
+    async def test_a_cursor_that_no_page_ended_with_is_refused(self, store: Store, cursor: str) -> None:
+        uid = (await a_session(store)).uid
+        await store.admit(uid, a_message())
+        with pytest.raises(InvalidValue, match="cursor"):
+            await store.sessions(after=cursor)
+        with pytest.raises(InvalidValue, match="cursor"):
+            await store.items(uid, after=cursor)
 
     # -- filters -------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from lash.commit.usage import Tokens, UsageDelta, UsageTotal
 from lash.errors import (
     BlobMissing,
     BlobNotFound,
+    InvalidValue,
     KeyReused,
     SessionDeleted,
     StoreClosed,
@@ -153,6 +154,22 @@ class MaintenanceContract(StoreContract):
         parked = await store.unsettled_turn(asleep)
         assert parked is not None
         assert (parked.id, parked.state) == (sleeping.turn.id, "parked")
+
+    async def test_which_turn_consumed_an_input_is_still_told_when_the_item_and_the_turn_are_gone(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        """A node names the item that it came from, and its own id the operation, which is the turn."""
+        uid = (await a_session(store)).uid
+        consumed = []
+        for _ in range(2):
+            driven = await open_with(store, uid)
+            heard = MessageReceived(parts=(), item=driven.items[0].id)
+            await store.commit(await plan_of(store, driven, heard, says("hi")))
+            consumed.append((driven.items[0].id, driven.turn.id))
+        report = await _sweep(harness, store)
+        assert (report.items, report.turns) == (2, 2)
+        told = [(node.payload, node.id.split("-")[1]) for node in await store.nodes(uid)]
+        assert [(heard.item, turn) for heard, turn in told if isinstance(heard, MessageReceived)] == consumed
 
     async def test_history_receipts_and_usage_of_living_sessions_stay(
         self, store: Store, harness: StoreHarness
@@ -300,6 +317,31 @@ class MaintenanceContract(StoreContract):
         assert (await _sweep(harness, store)).nodes == 2
         await _grow(store, lease, "d")
         assert await said(store, lease.session) == ["a", "d"]
+
+    async def test_a_fork_of_a_later_branch_keeps_the_path_below_it_and_no_more(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        lease = await a_held_session(store)
+        a, _ = await _grow(store, lease, "a", "left")
+        await rewind(store, lease, a)
+        x, _ = await _grow(store, lease, "x", "unshared")
+        fork = await _forked(store, lease.session, x)
+        await store.delete(lease.session)
+        assert (await _sweep(harness, store)).nodes == 2
+        assert await said(store, fork.session) == ["a", "x"]
+
+    async def test_what_several_forks_share_stays_as_far_as_the_deepest_of_them(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        lease = await a_held_session(store)
+        a, b, c, _ = await _grow(store, lease, "a", "b", "c", "unshared")
+        await rewind(store, lease, a)
+        (x,) = await _grow(store, lease, "x")
+        forks = [await _forked(store, lease.session, node) for node in (b, c, x)]
+        await store.delete(lease.session)
+        assert (await _sweep(harness, store)).nodes == 1
+        paths = [await said(store, fork.session) for fork in forks]
+        assert paths == [["a", "b"], ["a", "b", "c"], ["a", "x"]]
 
     async def test_a_fork_keeps_the_state_parts_of_its_deleted_parent(
         self, store: Store, harness: StoreHarness
@@ -462,6 +504,15 @@ class MaintenanceContract(StoreContract):
         assert await _is_stored(store, blob)
         assert await store.vacuum(before=before) == rehearsed
         assert (rehearsed.items, rehearsed.turns, rehearsed.nodes, rehearsed.blobs) == (1, 1, 2, 1)
+
+    @pytest.mark.parametrize("dry_run", [True, False])
+    async def test_a_vacuum_without_a_time_is_refused_and_removes_nothing(
+        self, store: Store, harness: StoreHarness, dry_run: bool
+    ) -> None:
+        expected = await _clutter(store)
+        with pytest.raises(InvalidValue):
+            await store.vacuum(before=None, dry_run=dry_run)  # type: ignore[arg-type]  # wrong on purpose
+        assert await _sweep(harness, store) == expected
 
     async def test_a_second_vacuum_finds_nothing(self, store: Store, harness: StoreHarness) -> None:
         uid = (await a_session(store)).uid

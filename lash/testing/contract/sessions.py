@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,7 @@ from lash.testing.harness import StoreContract, StoreHarness, opened
 from lash.turn.journal import Identity
 
 KINDS: tuple[DocumentKind, ...] = ("config", "catalog", "metadata")
+NO_OBJECTS: list[Any] = [[], ["x"], "", "text", None, 5, True]
 BAD_NAMES = ["", " ", "a b", "a/b", "-a", ".a", "a\n", "a\x00b", "e\u0301", "\ud800", "n" * (MAX_NAME + 1)]
 
 
@@ -261,6 +263,36 @@ class SessionContract(StoreContract):
             with pytest.raises(SessionNotFound):
                 await store.get(new.name)
 
+    @pytest.mark.parametrize("body", NO_OBJECTS, ids=repr)
+    async def test_a_body_that_is_no_object_creates_no_session(self, store: Store, body: Any) -> None:
+        for field in ("config", "metadata"):
+            new = replace(a_new_session(), **{field: body})
+            for call in (store.create, store.open):
+                with pytest.raises(InvalidValue):
+                    await call(new)
+            with pytest.raises(SessionNotFound):
+                await store.get(new.name)
+
+    @pytest.mark.parametrize("body", NO_OBJECTS, ids=repr)
+    async def test_metadata_that_is_no_object_forks_no_session(self, store: Store, body: Any) -> None:
+        uid = (await a_session(store)).uid
+        fork = replace(a_fork(uid, leaf_of(await run_turn(store, uid, "hello"))), metadata=body)
+        with pytest.raises(InvalidValue):
+            await store.fork(fork)
+        with pytest.raises(SessionNotFound):
+            await store.get(fork.name)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("body", NO_OBJECTS, ids=repr)
+    async def test_a_body_that_is_no_object_replaces_no_document(
+        self, store: Store, kind: DocumentKind, body: Any
+    ) -> None:
+        session = await a_session(store)
+        with pytest.raises(InvalidValue):
+            await store.put_document(session.uid, kind, body, expected=0)
+        assert await store.find(session.uid) == session
+        assert await store.document(session.uid, kind) == Document(0, {})
+
     # -- opening -------------------------------------------------------------------------------------------------------
 
     async def test_opening_a_name_creates_its_session_once(self, store: Store) -> None:
@@ -270,6 +302,18 @@ class SessionContract(StoreContract):
         assert (opened_first.created, opened_again.created) == (True, False)
         assert opened_first.session.uid == first.uid
         assert opened_again.session == opened_first.session
+
+    async def test_opening_again_after_a_lost_answer_says_that_it_was_created(
+        self, store: Store, harness: StoreHarness
+    ) -> None:
+        new = a_new_session()
+        first = await store.open(new)
+        async with opened(harness) as other:
+            assert [first, await store.open(new), await other.open(new)] == [first] * 3
+        assert first.created
+        await run_turn(store, new.uid, "hello")
+        again = await store.open(new)
+        assert (again.created, again.session) == (True, await store.find(new.uid))
 
     async def test_opening_a_session_shows_it_as_it_is_now(self, store: Store) -> None:
         session = await a_session(store)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from lash.commit.outbox import Owed
+from lash.commit.plan import CommitPlan
 from lash.errors import (
     Conflict,
+    InvalidValue,
     KeyReused,
     LeaseLost,
     TurnNotFound,
@@ -15,6 +20,7 @@ from lash.errors import (
     UnsettledItems,
 )
 from lash.ids import OwnerId, TurnId
+from lash.inbox.items import Wake
 from lash.lease import LeaseRecord
 from lash.store.contract import OpenedTurn, Store
 from lash.testing.builders import (
@@ -46,6 +52,22 @@ from lash.testing.builders import (
 )
 from lash.testing.harness import StoreContract, StoreHarness, opened
 from lash.turn.record import TurnSettlement
+
+NO_OBJECTS: list[Any] = [[], ["x"], "", "text", None, 5, True]
+NOT_OBJECTS_IN_A_COMMIT: dict[str, Callable[[CommitPlan, Any], dict[str, Any]]] = {
+    "a config": lambda plan, body: {"documents": {"config": body}},
+    "a catalog": lambda plan, body: {"documents": {"catalog": body}},
+    "metadata": lambda plan, body: {"documents": {"metadata": body}},
+    "the summary of the turn": lambda plan, body: {"settles": replace(_settles(plan), summary=body)},
+    "the options of what is owed": lambda plan, body: {
+        "owes": (Owed(plan.lease.session, Wake(source="s"), options=body),)
+    },
+}
+
+
+def _settles(plan: CommitPlan) -> TurnSettlement:
+    assert plan.settles is not None
+    return plan.settles
 
 
 class TurnContract(StoreContract):
@@ -183,6 +205,31 @@ class TurnContract(StoreContract):
         assert again.items == first.items
         assert len((await store.items(uid, terminal=True)).rows) == 1
         assert len(await store.journal(uid, opening.turn)) == 1
+
+    async def test_a_takeover_whose_answer_was_lost_can_be_repeated(self, harness: StoreHarness, store: Store) -> None:
+        """Its owner had not seen the turn yet: it counts once, and it is still the turn of somebody else."""
+        uid = (await a_session(store)).uid
+        crashed = await open_with(store, uid, owner="crashed")
+        await harness.advance(2 * TTL)
+        opening = an_opening(uid, "successor", admits=a_message("more", key="k"))
+        first = await store.open_turn(opening)
+        async with opened(harness) as other:
+            for again in (await store.open_turn(opening), await other.open_turn(opening)):
+                assert again.turn == first.turn
+                assert again.items == first.items == crashed.items
+                assert again.fresh is first.fresh is False
+                assert again.acquired is not None
+                assert again.acquired.lease.generation == crashed.lease.generation + 1
+        assert await attempts_of(store, uid) == 2
+        assert [item.state for item in (await store.items(uid)).rows] == ["taken", "pending"]
+
+    async def test_a_repeated_takeover_of_a_parked_turn_counts_once(self, store: Store) -> None:
+        uid = (await a_session(store)).uid
+        sleeping = await open_with(store, uid, owner="first")
+        await store.park(sleeping.lease, sleeping.turn.id)
+        opening = an_opening(uid, "second")
+        ends = [await store.open_turn(opening) for _ in range(3)]
+        assert [(end.turn and end.turn.attempts, end.fresh) for end in ends] == [(1, False)] * 3
 
     async def test_a_settled_turn_is_not_opened_again_by_a_late_repetition(self, store: Store) -> None:
         uid = (await a_session(store)).uid
@@ -537,6 +584,32 @@ class TurnContract(StoreContract):
         with pytest.raises(UnsettledItems) as refusal:
             await settle_turn(store, driven)
         assert refusal.value.missing == (item.id,)
+
+    @pytest.mark.parametrize("body", NO_OBJECTS, ids=repr)
+    @pytest.mark.parametrize("field", NOT_OBJECTS_IN_A_COMMIT)
+    async def test_a_commit_with_something_that_must_be_an_object_and_is_none_is_refused_whole(
+        self, store: Store, field: str, body: Any
+    ) -> None:
+        uid = (await a_session(store)).uid
+        driven = await open_with(store, uid)
+        plan, before = await plan_of(store, driven), await store.snapshot(uid)
+        with pytest.raises(InvalidValue):
+            await store.commit(replace(plan, **NOT_OBJECTS_IN_A_COMMIT[field](plan, body)))
+        assert await store.snapshot(uid) == before
+        assert await store.receipt(uid, plan.operation) is None
+        assert [debt for debt in await store.debts() if debt.session == uid] == []
+        await store.commit(plan)
+
+    @pytest.mark.parametrize("body", NO_OBJECTS, ids=repr)
+    async def test_options_that_are_no_object_admit_nothing(self, store: Store, body: Any) -> None:
+        session = await a_session(store)
+        item = replace(a_message(), options=body)
+        with pytest.raises(InvalidValue):
+            await store.admit(session.uid, item)
+        with pytest.raises(InvalidValue):
+            await store.open_turn(an_opening(session.uid, admits=item))
+        assert await store.find(session.uid) == session
+        assert (await store.items(session.uid, terminal=True)).rows == ()
 
     async def test_a_displaced_owner_settles_nothing(self, harness: StoreHarness, store: Store) -> None:
         uid = (await a_session(store)).uid

@@ -16,11 +16,11 @@ from lash.turn.record import (
     available_from,
     check_settlement,
     hand_over,
+    has_open,
     park,
     parked_by,
     progress,
     ready_at,
-    same_opening,
     settle,
     sleeps_until,
     wake,
@@ -60,23 +60,17 @@ def test_taking_up_a_parked_turn_opens_it() -> None:
     assert attempt(PARKED, 9) == replace(OPEN, attempts=1, generation=9)
 
 
-def test_an_opening_whose_answer_was_lost_is_recognised_when_it_is_sent_again() -> None:
-    assert same_opening(OPEN, TURN, 4)
+def test_an_owner_that_opens_the_turn_it_has_open_has_lost_an_answer() -> None:
+    assert has_open(OPEN, 4)
 
 
 @pytest.mark.parametrize(
-    ("turn", "asked_for", "generation"),
-    [
-        (OPEN, OTHER_TURN, 4),
-        (OPEN, TURN, 5),
-        (OPEN, TURN, 3),
-        (PARKED, TURN, 4),
-        (a_turn("settled"), TURN, 4),
-    ],
-    ids=["for another turn", "after a takeover", "by a displaced owner", "of a parked turn", "of a settled turn"],
+    ("turn", "generation"),
+    [(OPEN, 5), (OPEN, 3), (PARKED, 4), (a_turn("settled"), 4)],
+    ids=["after a takeover", "by a displaced owner", "of a parked turn", "of a settled turn"],
 )
-def test_another_opening_is_an_attempt_of_its_own(turn: Turn, asked_for: TurnId, generation: int) -> None:
-    assert not same_opening(turn, asked_for, generation)
+def test_another_opening_is_an_attempt_of_its_own(turn: Turn, generation: int) -> None:
+    assert not has_open(turn, generation)
 
 
 def test_progress_starts_the_count_afresh() -> None:
