@@ -73,6 +73,11 @@ def check_kind(kind: str) -> None:
         raise InvalidValue("document", f"{kind!r} is none of {', '.join(DOCUMENT_KINDS)}")
 
 
+def check_document(kind: str, body: object) -> None:
+    check_kind(kind)
+    canonical_object(body, what=kind)
+
+
 def check_new(new: NewSession) -> None:
     check_id("a session uid", new.uid)
     check_name(new.name)
@@ -157,8 +162,7 @@ def check_opening(opening: TurnOpening) -> int:
 def check_commit(plan: CommitPlan) -> None:
     check_plan(plan)
     for kind, body in plan.documents.items():
-        check_kind(kind)
-        canonical_object(body, what=kind)
+        check_document(kind, body)
     if isinstance(plan.delta, Append):
         for node in plan.delta.nodes:
             check_time(f"node {node.id}", node.at)

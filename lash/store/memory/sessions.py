@@ -8,7 +8,7 @@ from lash.encoding import JsonObject, canonical
 from lash.errors import IdReused, RevisionMoved, SessionDeleted, SessionExists, SessionNotFound
 from lash.graph.session import Document, DocumentKind, Head, NewSession, Session
 from lash.ids import SessionName, SessionUid
-from lash.store.checks import check_filter, check_kind, check_new
+from lash.store.checks import check_document, check_filter, check_kind, check_new
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.memory.data import DocumentRow, SessionRows, Tombstone
 from lash.store.memory.handle import Handle, page
@@ -94,7 +94,7 @@ class MemorySessions(Creating):
         return document
 
     async def put_document(self, uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expected: int) -> Document:
-        check_kind(kind)
+        check_document(kind, body)
         text = canonical(body, what=kind)
         with self.changing(uid, self.now()) as rows:
             revision = rows.revision(kind)

@@ -21,7 +21,7 @@ from lash.graph.session import Document, DocumentKind, NewSession, Session
 from lash.ids import SessionName, SessionUid
 from lash.limits import is_name
 from lash.store import schema
-from lash.store.checks import check_filter, check_kind, check_limit, check_new, read_cursor
+from lash.store.checks import check_document, check_filter, check_limit, check_new, read_cursor
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.rows import (
     SessionRow,
@@ -176,7 +176,7 @@ def replace_document(work: Work, row: SessionRow, kind: DocumentKind, body: Json
 
 
 def put_document(uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expected: int) -> Write[Document]:
-    check_kind(kind)
+    check_document(kind, body)
     text = write_json(body, what=kind)
 
     def steps(work: Work) -> Steps[Document]:
