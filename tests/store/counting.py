@@ -1,4 +1,4 @@
-"""Counting what an operation costs: statements and transactions as SQLAlchemy sends them, round trips as they cross the
+"""Counting what an operation costs: statements and transactions as they are sent, round trips as they cross the
 wire."""
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import URL
+
+from lash.store.sql.link import PostgresLink, SqliteLink
 
 
 @dataclass
@@ -36,10 +39,39 @@ def counting() -> Iterator[Cost]:
     event.listen(Engine, "begin", began)
     event.listen(Engine, "before_cursor_execute", executed)
     try:
-        yield cost
+        with _bare_drivers_counted(cost):
+            yield cost
     finally:
         event.remove(Engine, "begin", began)
         event.remove(Engine, "before_cursor_execute", executed)
+
+
+@contextlib.contextmanager
+def _bare_drivers_counted(cost: Cost) -> Iterator[None]:
+    """Writes go by the bare drivers: each transaction has a link of its own, and all of its statements pass there."""
+    with contextlib.ExitStack() as patches:
+        for link, names in ((SqliteLink, ("_execute", "_execute_many")), (PostgresLink, ("_fetch",))):
+            patches.enter_context(mock.patch.object(link, "__init__", _counted_beginning(cost, link.__init__)))
+            for name in names:
+                counted = _counted_statement(cost, getattr(link, name))
+                patches.enter_context(mock.patch.object(link, name, counted))
+        yield
+
+
+def _counted_beginning(cost: Cost, begin: Any) -> Any:
+    def __init__(self: Any, *given: Any, **more: Any) -> None:  # noqa: N807
+        cost.transactions += 1
+        begin(self, *given, **more)
+
+    return __init__
+
+
+def _counted_statement(cost: Cost, run: Any) -> Any:
+    def counted(self: Any, sql: str, values: Any) -> Any:
+        cost.statements.append(sql)
+        return run(self, sql, values)
+
+    return counted
 
 
 class Wire:

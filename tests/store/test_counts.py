@@ -22,8 +22,9 @@ from lash.inbox.items import Wake
 from lash.store.contract import Store
 from lash.store.opening import migrating, open_store, parse_url
 from lash.store.sql import commits, graph, inbox, leases, sessions, turns
-from lash.store.sql.questions import lock_unheld
+from lash.store.sql.link import SqliteLink
 from lash.store.sql.steps import Write, settle
+from lash.testing import ManualClock
 from lash.testing.builders import (
     AT,
     TTL,
@@ -171,12 +172,12 @@ class Price:
 ON_SQLITE = {
     "create": Price(6),
     "open, created": Price(6),
-    "fork": Price(9),
+    "fork": Price(10),
     "delete": Price(9),
     "put_document": Price(4),
     "admit": Price(5),
     "admit by key": Price(6),
-    "cancel": Price(6),
+    "cancel": Price(7),
     "acquire": Price(3),
     "renew": Price(3),
     "release": Price(4),
@@ -186,12 +187,12 @@ ON_SQLITE = {
     "park": Price(5),
     "request_cancel": Price(3),
     "record a start": Price(6),
-    "record five": Price(6),
+    "record five": Price(10),
     "open_wait": Price(3),
     "answer": Price(5, transactions=2),
     "revoke": Price(4),
     "commit": Price(14),
-    "deliver": Price(10, transactions=2),
+    "deliver": Price(11, transactions=2),
     "put_blob": Price(1),
     "vacuum of nothing": Price(2, transactions=2),
     "get": Price(1),
@@ -207,29 +208,29 @@ ON_SQLITE = {
     "usage": Price(2),
 }
 ON_POSTGRES = {
-    "create": Price(8, 10),
-    "open, created": Price(8, 10),
-    "fork": Price(11, 13),
-    "delete": Price(11, 13),
-    "put_document": Price(5, 7),
-    "admit": Price(6, 8),
-    "admit by key": Price(7, 9),
-    "cancel": Price(7, 9),
-    "acquire": Price(4, 6),
-    "renew": Price(4, 6),
-    "release": Price(5, 7),
-    "open_turn, fresh": Price(9, 11),
-    "open_turn, taken over": Price(8, 10),
-    "take": Price(10, 12),
-    "park": Price(6, 8),
-    "request_cancel": Price(4, 6),
-    "record a start": Price(7, 9),
-    "record five": Price(7, 9),
-    "open_wait": Price(4, 6),
-    "answer": Price(6, 10, transactions=2),
-    "revoke": Price(5, 7),
-    "commit": Price(15, 17),
-    "deliver": Price(11, 15, transactions=2),
+    "create": Price(7, 9),
+    "open, created": Price(7, 9),
+    "fork": Price(9, 11),
+    "delete": Price(3, 5),
+    "put_document": Price(2, 4),
+    "admit": Price(4, 6),
+    "admit by key": Price(5, 7),
+    "cancel": Price(6, 8),
+    "acquire": Price(3, 5),
+    "renew": Price(3, 5),
+    "release": Price(3, 5),
+    "open_turn, fresh": Price(6, 8),
+    "open_turn, taken over": Price(6, 8),
+    "take": Price(6, 8),
+    "park": Price(4, 6),
+    "request_cancel": Price(3, 5),
+    "record a start": Price(4, 6),
+    "record five": Price(4, 6),
+    "open_wait": Price(3, 5),
+    "answer": Price(5, 9, transactions=2),
+    "revoke": Price(4, 6),
+    "commit": Price(8, 10),
+    "deliver": Price(8, 12, transactions=2),
     "put_blob": Price(3, 5),
     "vacuum of nothing": Price(3, 7, transactions=2),
     "get": Price(1, 3),
@@ -397,7 +398,8 @@ def _write_steps(write: Write[Any], connection: Connection) -> int:
 
 
 def _settle_one(connection: Connection, write: Write[Any]) -> None:
-    [settled] = settle(connection, [write], lock=lock_unheld, clock=lambda _: AT)
+    driver: Any = connection.connection.driver_connection
+    [settled] = settle(SqliteLink(driver, ManualClock(AT)), [write])
     assert settled is not None, "nobody holds the session"
     settled.unwrap()
 

@@ -78,7 +78,10 @@ class SqliteLink:
 
     def rows(self, statement: Statement, values: Values) -> list[Row]:
         rendered = statement.on(SQLITE)
-        return [rendered.row(found) for found in self._driver.execute(rendered.sql, rendered.values(values))]
+        return [rendered.row(found) for found in self._execute(rendered.sql, rendered.values(values))]
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
+        return self._driver.execute(sql, values)
 
     def rows_for_each(self, statement: Statement, keys: Sequence[Values]) -> list[list[Row]]:
         return [self.rows(statement, key) for key in keys]
@@ -91,10 +94,13 @@ class SqliteLink:
             binds = _binds_on_sqlite(change)
             keys = len(change.key)
             ordered = ([*row[keys:], *row[:keys]] for row in values)
-            self._driver.executemany(
+            self._execute_many(
                 _sqlite_text(change),
                 [[bind.value(value) for bind, value in zip(binds, row, strict=True)] for row in ordered],
             )
+
+    def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        self._driver.executemany(sql, rows)
 
 
 _sqlite_text = lru_cache(maxsize=None)(change_on_sqlite)
