@@ -50,6 +50,11 @@ class Submitted:
         """Whether it is time to wait for what it needs."""
         return self.misses >= MAX_MISSES and (self.misses - MAX_MISSES) % _PATIENT == 0
 
+    def hear(self, outcome: Settled[Any]) -> None:
+        """Tell the caller, unless it went away."""
+        if not self.answer.done():
+            self.answer.set_result(outcome)
+
     def miss(self, now: float) -> None:
         if self.missed_at is None:
             self.missed_at = now
@@ -80,8 +85,14 @@ class Line:
 
     @property
     def next_try(self) -> float:
-        """When the first of those that were set aside may be tried again."""
-        return min((one.try_at for one in self._aside), default=0.0)
+        """When the first of those that were set aside may be tried again. What follows another waits for that."""
+        held: set[SessionUid] = set()
+        times: list[float] = []
+        for one in sorted(self._aside, key=_number):
+            if held.isdisjoint(one.write.sessions):
+                times.append(one.try_at)
+            held.update(one.write.sessions)
+        return min(times, default=0.0)
 
     def join(self, one: Submitted) -> None:
         one.number = next(self._numbers)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from lash.errors import CorruptData, LashError, StoreClosed, StoreLocked, WriteUnknown
+from lash.errors import CorruptData, LashError, StoreClosed, StoreLocked, StoreUnavailable, WriteUnknown
 from lash.ids import SessionUid
 from lash.store.line import Line, Submitted
 from lash.store.sql.steps import Settled, Unsettled, Write
@@ -32,6 +32,7 @@ answer that belongs to it."""
 PATIENCE = 10.0
 """Seconds after which a write is refused whose session stays held."""
 _CLOSED = "this store was closed; open it again"
+_STOPPED = "somebody cancelled the writer of this store"
 _HELD = (
     "another process holds the session, the name or the content that this write needs, and does not let go; try again"
 )
@@ -60,6 +61,7 @@ class Writer:
         self._line = Line()
         self._callers: deque[Submitted] = deque()
         self._arrival = asyncio.Event()
+        self._settling: set[Submitted] = set()
         self._busy: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._closed = False
@@ -92,11 +94,10 @@ class Writer:
         """Take nothing new, settle what was submitted, then stop."""
         self._closed = True
         while self._callers:
-            one = self._callers.popleft()
-            if not one.answer.done():
-                one.answer.set_result(Settled(error=StoreClosed(_CLOSED)))
-        if self._busy is not None:
-            await asyncio.shield(self._busy)  # who is tired of waiting must not take the writes of others with him
+            self._callers.popleft().hear(Settled(error=StoreClosed(_CLOSED)))
+        while self._busy is not None and (self._line.writes or not self._busy.done()):
+            self._let_in()
+            await asyncio.wait([self._busy])  # who is tired of waiting must not take the writes of others with him
         async with self._turn:
             pass
 
@@ -123,9 +124,16 @@ class Writer:
     async def _drain(self) -> None:
         try:
             await self._settle_all()
-        except BaseException as error:  # the loop is being torn down: nobody is left waiting for an answer
-            self._refuse(self._line.everyone(), error)
-            raise
+        except BaseException as error:  # somebody cancels everything: nobody is left waiting for an answer
+            unknown, unheard = list(self._settling), [*self._line.everyone(), *self._callers]
+            self._settling.clear()
+            self._callers.clear()
+            self._line = Line()
+            for one in unknown:
+                one.hear(Settled(error=WriteUnknown(f"{_STOPPED} in the middle of this write; repeat the call")))
+            for one in unheard:
+                one.hear(Settled(error=StoreUnavailable(f"{_STOPPED} before this write; repeat the call")))
+            raise error
 
     async def _settle_all(self) -> None:
         patience = True
@@ -138,9 +146,11 @@ class Writer:
             batch = self._line.next_batch(now, patience=patience)
             alone = bool(batch) and batch[0].patient
             if batch:
+                self._settling.update(batch)
                 async with self._turn:
                     missed = await self._settle_batch(batch, patient=alone)
                 self._line.go_back(missed, self._time())
+                self._settling.clear()
             patience = not alone  # the others wait with it, so they come next
 
     async def _pause(self) -> None:
@@ -164,9 +174,6 @@ class Writer:
             self._refuse(batch, error)
         except Exception as error:
             return await self._settle_apart(batch, tried, error)
-        except BaseException as error:
-            self._refuse(batch, error)
-            raise
         else:
             answered = [(one, outcome) for one, outcome in zip(batch, settled, strict=True) if outcome is not None]
             for one, outcome in answered:
@@ -210,21 +217,16 @@ class Writer:
     # -- answering -----------------------------------------------------------------------------------------------------
 
     def _answer(self, one: Submitted, outcome: Settled[Any]) -> None:
+        self._settling.discard(one)
         self._line.leave(one)
-        if not one.answer.done():
-            one.answer.set_result(outcome)
+        one.hear(outcome)
         self._let_in()
 
-    def _refuse(self, batch: Sequence[Submitted], error: BaseException) -> None:
+    def _refuse(self, batch: Sequence[Submitted], error: Exception) -> None:
         for one in batch:
-            if isinstance(error, LashError):
-                # A run that came to nothing says nothing about an earlier one that may have landed.
-                self._answer(one, Settled(error=_own(one.unknown or error)))
-                continue
-            self._line.leave(one)
-            if not one.answer.done():
-                one.answer.set_exception(error)
-        self._let_in()
+            # A run that came to nothing says nothing about an earlier one that may have landed.
+            heard = one.unknown or error
+            self._answer(one, Settled(error=_own(heard) if isinstance(heard, LashError) else heard))
 
 
 def _own(error: LashError) -> LashError:
@@ -232,5 +234,6 @@ def _own(error: LashError) -> LashError:
     own = type(error).__new__(type(error))
     own.args = error.args
     own.__dict__.update(error.__dict__)
+    own.__dict__.pop("__notes__", None)
     own.__cause__ = error
     return own

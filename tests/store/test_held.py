@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -235,3 +236,24 @@ async def test_content_that_somebody_is_about_to_store_is_waited_for(postgres_ur
             assert not putting.done()
         assert await putting == hash_
         assert await store.blob(hash_) == b"wanted"
+
+
+async def test_a_held_session_with_followers_does_not_keep_the_writer_busy(world: World) -> None:
+    world.held.add("held")
+    writer = Writer(world.settle)
+    tasks = await submitted(writer, world, ("held", "first"), ("held", "second"))
+    pauses = 0
+    pause = writer._pause
+
+    async def counted() -> None:
+        nonlocal pauses
+        pauses += 1
+        await pause()
+
+    with mock.patch.object(writer, "_pause", counted):
+        for _ in range(200):
+            await asyncio.sleep(0)
+    assert pauses <= 1
+    world.held.clear()
+    world.time += 5
+    await asyncio.gather(*tasks)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lash.errors import StoreLocked
 from lash.ids import OwnerId, SessionUid
 from lash.lease import ExecutionLease
 from lash.store.contract import OpenedTurn, Store
@@ -137,9 +138,16 @@ async def test_a_process_that_wakes_up_late_can_write_nothing(store: Store, url:
     uid = (await a_session(store)).uid
     async with running("grow", url, uid, "zombie") as zombie:
         acknowledged = [(await zombie.told())["text"] for _ in range(3)]
-        zombie._process.send_signal(signal.SIGSTOP)
         lease = await store.lease(uid)
-        await store.release(ExecutionLease(uid, OwnerId("zombie"), lease.generation, lease.expires_at))  # type: ignore[arg-type]
+        zombies = ExecutionLease(uid, OwnerId("zombie"), lease.generation, lease.expires_at)  # type: ignore[arg-type]
+        while True:
+            zombie._process.send_signal(signal.SIGSTOP)
+            try:
+                await store.release(zombies)
+                break
+            except StoreLocked:  # stopped in the middle of a write: on SQLite everybody waits for it
+                zombie._process.send_signal(signal.SIGCONT)
+                acknowledged.append((await zombie.told())["text"])
         fast = (await store.acquire(uid, OwnerId("fast"), ttl=TTL)).lease
         receipt = await store.commit(await plan_nodes(store, fast, says("fast")))
         zombie._process.send_signal(signal.SIGCONT)

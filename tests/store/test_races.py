@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import asyncpg
 import pytest
-from sqlalchemy import Engine, event
 from sqlalchemy.engine import make_url
 
 from lash.errors import LashError, SessionDeleted, SessionExists, SessionNotFound, StoreClosed, StoreLocked
@@ -21,6 +21,7 @@ from lash.ids import NodeId, SessionUid
 from lash.store.contract import Opened, Store, Vacuumed
 from lash.store.opening import open_store
 from lash.store.sql import postgres as postgres_database
+from lash.store.sql.link import PostgresLink
 from lash.testing.builders import (
     a_fork,
     a_held_session,
@@ -239,18 +240,18 @@ async def test_closing_connections_goes_on_when_its_caller_is_cancelled(postgres
 def right_after(beginning: str, mentions: str, work: Callable[[], None]) -> Iterator[None]:
     """Do something once, between a statement that begins so and whatever follows it in its transaction."""
     done = False
+    fetch = PostgresLink._fetch
 
-    def executed(_c: Any, _cursor: Any, statement: str, _p: Any, _x: Any, _m: bool) -> None:
+    def fetch_and_work(self: PostgresLink, statement: str, values: Any) -> list[Any]:
         nonlocal done
+        found = fetch(self, statement, values)
         if not done and statement.startswith(beginning) and mentions in statement:
             done = True
             work()
+        return found
 
-    event.listen(Engine, "after_cursor_execute", executed)
-    try:
+    with mock.patch.object(PostgresLink, "_fetch", fetch_and_work):
         yield
-    finally:
-        event.remove(Engine, "after_cursor_execute", executed)
     assert done, "the moment never came"
 
 
@@ -265,7 +266,7 @@ async def test_a_session_that_is_deleted_while_its_name_is_opened_may_be_the_ans
     """It was there when it was looked for. The next one to ask gets a new session."""
     async with await open_store(postgres_url) as store:
         old, new = await a_session(store, "wanted"), a_new_session("wanted")
-        with right_after("SELECT", "lash_sessions.name IN", deleting(postgres_url, "wanted")):
+        with right_after("SELECT", "lash_sessions.name = ", deleting(postgres_url, "wanted")):
             assert (await store.open(new)).session.uid == old.uid
         assert await store.open(new) == Opened(await store.get(new.name), created=True)
         assert (await store.get(new.name)).uid == new.uid

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from sqlalchemy import Connection
@@ -371,3 +372,28 @@ async def test_closing_while_somebody_who_waits_for_room_gives_up_closes_all_the
     assert [end.seq for end in ends[:4] if isinstance(end, InboxItem)] == [1, 2, 3, 4]
     assert [type(end) for end in ends[4:]] == [StoreClosed] * 6 + [asyncio.CancelledError] + [StoreClosed] * 9
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("lash")] == []
+
+
+async def test_nobody_is_forgotten_when_somebody_cancels_the_writer() -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def settle(writes: Sequence[Write[Any]], *, patient: bool) -> list[Settled[Any] | None]:
+        begun.set()
+        await never.wait()
+        return [Settled(result=None) for _ in writes]
+
+    with mock.patch("lash.store.writer.MAX_QUEUED", 2):
+        writer = Writer(settle)
+        callers = [asyncio.create_task(writer.write(Write((), _nothing))) for _ in range(4)]
+        await begun.wait()
+        assert writer._busy is not None
+        writer._busy.cancel()
+        answers = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 10)
+        assert [type(answer) for answer in answers] == [WriteUnknown, WriteUnknown, StoreUnavailable, StoreUnavailable]
+        never.set()
+        assert await writer.write(Write((), _nothing)) is None, "the next one is served"
+        await asyncio.wait_for(writer.aclose(), 10)
+
+
+def _nothing(_: Work) -> Steps[None]:
+    yield from ()

@@ -223,7 +223,7 @@ class Settled(Generic[R]):
     """How a write ended: with a result, or with the error that belongs to its caller."""
 
     result: R | None = None
-    error: LashError | None = None
+    error: Exception | None = None
 
     def unwrap(self) -> R:
         if self.error is not None:
