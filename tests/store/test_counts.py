@@ -525,6 +525,18 @@ async def test_reading_a_part_of_a_session_fetches_its_rows_and_no_others_on_pos
         assert found == fetched, f"statistics: {statistics}"
 
 
+async def test_branches_that_were_given_up_are_not_read_even_when_they_are_nearly_the_whole_table(
+    postgres: PostgresServer,
+) -> None:
+    """Then the planner thinks nothing of reading them all and throwing them away."""
+    url = postgres.fresh()
+    async with await open_store(url.render_as_string(hide_password=False)) as store:
+        beside = await a_session_beside_abandoned_branches(store)
+    await execute(url, "ANALYZE")
+    async with migrating(url) as transact:
+        assert await transact(partial(_rows_of, beside, 2, None)) == (3, 4)
+
+
 # -- many rewinds ------------------------------------------------------------------------------------------------------
 
 REWINDS = 50
