@@ -8,9 +8,10 @@ kind, and what all of them changed goes out together. The code of a write still 
 Writes of one round touch different sessions, so what one decides cannot change what another has read. A second write of
 the same session waits for the next round of the same transaction.
 
-No write waits for a lock while it holds another, so no two batches can block each other for ever: the session rows of
-the whole batch are locked first, in one statement, and a write that meets something held (a row, or a name that another
-transaction is just inserting) is put back and tried again with a later batch.
+No two batches can block each other for ever: the session rows of the whole batch are locked first, in one statement,
+and a write that meets something held (a row, or a name that another transaction is just inserting) is put back and
+tried again with a later batch. Only what a vacuum is just removing is waited for, and a vacuum waits only for sessions,
+in the order of their numbers.
 """
 
 from __future__ import annotations
