@@ -253,8 +253,10 @@ class ListingContract(StoreContract):
             listed = [name for page in await _pages(one, limit=3) for name in page]
         assert sorted(listed) == sorted(names)
 
-    async def test_a_walk_through_the_pages_overtakes_nobody(self, harness: StoreHarness) -> None:
-        """A session that became visible behind the place that a walk has reached would never be found by it."""
+    async def test_a_walk_through_the_pages_while_others_create_sees_nobody_twice_and_misses_nobody_who_was_there(
+        self, harness: StoreHarness
+    ) -> None:
+        """Those that are created meanwhile are found or not: one may become visible behind the place that was reached."""
         async with opened(harness) as one, opened(harness) as two, opened(harness) as three, opened(harness) as reader:
             await _create(one, "a", "b", "c")
             names = [[f"{n}-{m}" for m in range(10)] for n in range(3)]
@@ -270,5 +272,6 @@ class ListingContract(StoreContract):
             await creating
             walked += [session.name for session in (await reader.sessions(after=after)).rows]
             listed = await _names(reader)
-        assert walked == listed
+        assert walked == [name for name in listed if name in walked]
+        assert walked[:3] == ["a", "b", "c"]
         assert len(listed) == 33
