@@ -256,7 +256,7 @@ class ListingContract(StoreContract):
     async def test_a_walk_through_the_pages_while_others_create_sees_nobody_twice_and_misses_nobody_who_was_there(
         self, harness: StoreHarness
     ) -> None:
-        """Those that are created meanwhile are found or not: one may become visible behind the place that was reached."""
+        """Those created meanwhile are found or not: one may become visible behind the place that was reached."""
         async with opened(harness) as one, opened(harness) as two, opened(harness) as three, opened(harness) as reader:
             await _create(one, "a", "b", "c")
             names = [[f"{n}-{m}" for m in range(10)] for n in range(3)]
