@@ -175,10 +175,13 @@ class Writer:
         except Exception as error:
             return await self._settle_apart(batch, tried, error)
         else:
-            answered = [(one, outcome) for one, outcome in zip(batch, settled, strict=True) if outcome is not None]
-            for one, outcome in answered:
-                self._answer(one, outcome)
-            return [one for one, outcome in zip(batch, settled, strict=True) if outcome is None]
+            missed: list[Submitted] = []
+            for one, outcome in zip(batch, settled, strict=True):
+                if outcome is None:
+                    missed.append(one)
+                else:
+                    self._answer(one, outcome)
+            return missed
         return []
 
     async def _ask_again(self, batch: Sequence[Submitted], tried: int, error: WriteUnknown) -> list[Submitted]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Protocol
 
 from sqlalchemy import AdaptedConnection, Connection, bindparam, select
@@ -21,9 +21,9 @@ from lash.store.sql.statements import (
     Change,
     Statement,
     Values,
+    bind,
     change_on_sqlite,
     changes_on_postgres,
-    converter,
 )
 
 Rows = Mapping[Change, Sequence[Sequence[Any]]]
@@ -63,7 +63,7 @@ _SESSION = Statement(select(schema.sessions).where(schema.sessions.c.uid == bind
 def _binds_on_sqlite(change: Change) -> tuple[Bind, ...]:
     """An update names its values before its key."""
     order = change.columns + change.key
-    return tuple(Bind(name, converter(change.table.c[name].type, SQLITE)) for name in order)
+    return tuple(bind(name, change.table.c[name].type, SQLITE) for name in order)
 
 
 class SqliteLink:
@@ -95,15 +95,12 @@ class SqliteLink:
             keys = len(change.key)
             ordered = ([*row[keys:], *row[:keys]] for row in values)
             self._execute_many(
-                _sqlite_text(change),
-                [[bind.value(value) for bind, value in zip(binds, row, strict=True)] for row in ordered],
+                change_on_sqlite(change),
+                [[each.value(value) for each, value in zip(binds, row, strict=True)] for row in ordered],
             )
 
     def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._driver.executemany(sql, rows)
-
-
-_sqlite_text = lru_cache(maxsize=None)(change_on_sqlite)
 
 
 # -- Postgres ----------------------------------------------------------------------------------------------------------
@@ -120,12 +117,12 @@ _SKIPPING = _LOCK.format(columns=_COLUMNS, held="SKIP LOCKED")
 _WAITING = _LOCK.format(columns=_COLUMNS, held="")
 
 
-_uid = Bind("uid", converter(schema.sessions.c.uid.type, POSTGRES))
+_uid = bind("uid", schema.sessions.c.uid.type, POSTGRES)
 
 
 @cache
 def _binds_on_postgres(change: Change) -> tuple[Bind, ...]:
-    return tuple(Bind(name, converter(change.table.c[name].type, POSTGRES)) for name in change.names)
+    return tuple(bind(name, change.table.c[name].type, POSTGRES) for name in change.names)
 
 
 class PostgresLink:
@@ -165,12 +162,9 @@ class PostgresLink:
     def change(self, rows: Rows) -> None:
         values: list[list[Any]] = []
         for change, given in rows.items():
-            for bind, column in zip(_binds_on_postgres(change), zip(*given, strict=True), strict=True):
-                values.append([bind.value(value) for value in column])
-        self._fetch(_postgres_text(tuple(rows)), values)
-
-
-_postgres_text = lru_cache(maxsize=None)(changes_on_postgres)
+            for each, column in zip(_binds_on_postgres(change), zip(*given, strict=True), strict=True):
+                values.append([each.value(value) for value in column])
+        self._fetch(changes_on_postgres(tuple(rows)), values)
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------

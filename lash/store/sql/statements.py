@@ -12,6 +12,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Dialect, Executable, Table, bindparam
@@ -71,6 +72,10 @@ class Bind:
         return given if self.convert is None or given is None else self.convert(given)
 
 
+def bind(name: str, type_: TypeEngine[Any], dialect: Dialect) -> Bind:
+    return Bind(name, type_.bind_processor(dialect))
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A statement as the driver takes it: its text, its values in order, its columns."""
@@ -83,7 +88,7 @@ class Rendered:
 
     def values(self, given: Values) -> list[Any]:
         constants = self.constants
-        return [bind.value(given[bind.name] if bind.name in given else constants[bind.name]) for bind in self.binds]
+        return [each.value(given[each.name] if each.name in given else constants[each.name]) for each in self.binds]
 
     def row(self, found: Sequence[Any]) -> Row:
         row = dict(zip(self.columns, found, strict=False))  # a number of the key may stand behind the columns
@@ -103,21 +108,21 @@ class RenderedForMany:
     others: tuple[Bind, ...]
 
     def values(self, given: Sequence[Values]) -> list[Any]:
-        lists = [[bind.value(values[bind.name]) for values in given] for bind in self.keys]
-        return lists + [bind.value(self.one.constants[bind.name]) for bind in self.others]
+        lists = [[each.value(values[each.name]) for values in given] for each in self.keys]
+        return lists + [each.value(self.one.constants[each.name]) for each in self.others]
 
 
 def _render(described: Executable, dialect: Dialect) -> Rendered:
     assert isinstance(described, ClauseElement)
     compiled = described.compile(dialect=dialect)
     assert isinstance(compiled, SQLCompiler)
-    types = {name: bind.type for bind, name in compiled.bind_names.items()}
+    types = {name: named.type for named, name in compiled.bind_names.items()}
     names = compiled.positiontup or ()
     columns = [(entry.keyname, entry.type) for entry in compiled._result_columns]
-    readers = [(name, reader(type_, dialect)) for name, type_ in columns]
+    readers = [(name, type_.result_processor(dialect, None)) for name, type_ in columns]
     return Rendered(
         compiled.string,
-        tuple(Bind(name, converter(types[name], dialect)) for name in names),
+        tuple(bind(name, types[name], dialect) for name in names),
         tuple(name for name, _ in columns),
         tuple((name, read) for name, read in readers if read is not None),
         compiled.params,
@@ -130,13 +135,13 @@ def _render_for_many(one: Rendered, names: tuple[str, ...]) -> RenderedForMany:
     others: list[Bind] = []
 
     def place(found: re.Match[str]) -> str:
-        bind = one.binds[int(found[1]) - 1]
-        if bind.name in names:
-            types[bind.name] = found[2]
-            return f"given.{bind.name}"
-        if bind not in others:
-            others.append(bind)
-        return f"${len(names) + others.index(bind) + 1}::{found[2]}"
+        named = one.binds[int(found[1]) - 1]
+        if named.name in names:
+            types[named.name] = found[2]
+            return f"given.{named.name}"
+        if named not in others:
+            others.append(named)
+        return f"${len(names) + others.index(named) + 1}::{found[2]}"
 
     inner = _PLACEHOLDER.sub(place, one.sql)
     lists = ", ".join(f"${at}::{types[name]}[]" for at, name in enumerate(names, 1))
@@ -144,16 +149,8 @@ def _render_for_many(one: Rendered, names: tuple[str, ...]) -> RenderedForMany:
         f"SELECT found.*, given.number FROM unnest({lists}) WITH ORDINALITY AS given({', '.join(names)}, number)"
         f" CROSS JOIN LATERAL ({inner}) AS found ORDER BY given.number"
     )
-    binds = {bind.name: bind for bind in one.binds}
+    binds = {each.name: each for each in one.binds}
     return RenderedForMany(sql, one, tuple(binds[name] for name in names), tuple(others))
-
-
-def converter(type_: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    return type_.bind_processor(dialect)
-
-
-def reader(type_: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    return type_.result_processor(dialect, None)
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
@@ -173,6 +170,7 @@ class Change:
         return self.key + self.columns
 
 
+@cache
 def change_on_sqlite(change: Change) -> str:
     table = change.table.name
     where = " AND ".join(f"{name} = ?" for name in change.key)
@@ -187,7 +185,8 @@ def change_on_sqlite(change: Change) -> str:
             return f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in change.columns)} WHERE {where}"
 
 
-def changes_on_postgres(changes: Sequence[Change]) -> str:
+@cache
+def changes_on_postgres(changes: tuple[Change, ...]) -> str:
     """All of them as one statement: each is a list of rows, and none touches a row that another does."""
     parts: list[str] = []
     at = 0
