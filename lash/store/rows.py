@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,7 +28,7 @@ from lash.ids import (
     WaitId,
     node_id,
 )
-from lash.inbox.items import InboxItem, decode_body, encode_body
+from lash.inbox.items import InboxItem, ItemChange, decode_body, encode_body
 from lash.lease import LeaseRecord
 from lash.turn.journal import Identity, JournalEntry
 from lash.turn.record import CancelRequest, Turn, available_from
@@ -49,8 +49,7 @@ RECORD_VERSION = 1
 """Of options, summaries, identities, outcomes, answers and documents, which all are JSON of somebody else's making."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionRow(NamedTuple):
     """A session's row, whole. The only row that is locked, and the first in every write."""
 
     id: int
@@ -87,8 +86,8 @@ class SessionRow:
         return LeaseRecord(self.lease_owner, self.lease_generation, self.lease_expires_at)
 
     def with_lease(self, lease: LeaseRecord) -> SessionRow:
-        return replace(
-            self, lease_owner=lease.owner, lease_generation=lease.generation, lease_expires_at=lease.expires_at
+        return self._replace(
+            lease_owner=lease.owner, lease_generation=lease.generation, lease_expires_at=lease.expires_at
         )
 
     def document_revision(self, kind: DocumentKind) -> int:
@@ -118,17 +117,27 @@ class SessionRow:
         )
 
 
-CHANGING = tuple(
-    name for name in SessionRow.__slots__ if name not in ("id", "uid", "agent", "version", "created_at", "forked_from")
+_COUNTER = ("seq",)
+_MOVING = (
+    *("revision", "leaf", "depth", "frame", "branch", "state_set", "seq"),
+    *("lease_owner", "lease_generation", "lease_expires_at", "next_item_at", "ready_at"),
 )
+_RARE = ("state", "name", "deleted_at", "config_revision", "catalog_revision", "metadata_revision")
 
 
-def session_values(row: SessionRow) -> dict[str, Any]:
-    """The columns of a session that ever change.
+def changing_session_values(before: SessionRow, after: SessionRow) -> dict[str, Any]:
+    """The columns of a session that a write changes.
 
-    All are written each time, so that one statement serves every write.
+    They come in three sets only, so that few statements serve every write: the counter of events, which is all that a
+    journal entry moves; what commits and leases move; and everything that ever changes.
     """
-    return {name: getattr(row, name) for name in CHANGING}
+    if after == before._replace(seq=after.seq):
+        names: tuple[str, ...] = _COUNTER
+    elif all(getattr(before, name) == getattr(after, name) for name in _RARE):
+        names = _MOVING
+    else:
+        names = _MOVING + _RARE
+    return {name: getattr(after, name) for name in names}
 
 
 def readable(read: Callable[[Row], R], rows: Iterable[Row]) -> list[R]:
@@ -153,7 +162,7 @@ def read_session(row: Row) -> SessionRow:
     if not (0 <= row["frame"] <= row["depth"] < MAX_SMALL if begun else row["frame"] == row["depth"] == -1):
         head = f"depth {row['depth']}, frame {row['frame']} and leaf {row['leaf']}"
         raise CorruptGraph(f"the head of {what} says {head}")
-    return SessionRow(**{name: row[name] for name in SessionRow.__slots__})
+    return SessionRow._make([row[name] for name in SessionRow._fields])
 
 
 def new_session_values(*, uid: SessionUid, name: SessionName, agent: str, now: datetime, **more: Any) -> dict[str, Any]:
@@ -181,8 +190,14 @@ def new_session_values(*, uid: SessionUid, name: SessionName, agent: str, now: d
     }
 
 
+_NOTHING = f'{{"json":{{}},"v":{RECORD_VERSION}}}'
+"""No options, no summary: most rows say just that."""
+
+
 def write_json(value: Any, *, what: str) -> str:
     """JSON of somebody else's making, wrapped so that it carries a record version."""
+    if value == {}:
+        return _NOTHING
     return f'{{"json":{canonical(value, what=what)},"v":{RECORD_VERSION}}}'
 
 
@@ -194,6 +209,8 @@ def read_json(text: str, *, what: str) -> Any:
 
 
 def read_object(text: str | None, *, what: str) -> JsonObject:
+    if text == _NOTHING:
+        return {}
     value = None if text is None else read_json(text, what=what)
     if not isinstance(value, dict):
         raise CorruptRecord(what, f"a JSON object was expected, not {type(value).__name__}")
@@ -222,18 +239,19 @@ def item_values(session: int, item: InboxItem) -> dict[str, Any]:
         "available_at": item.available_at,
         "admitted_at": item.admitted_at,
         "due_at": available_from(item),
-        **changing_item_values(item),
-    }
-
-
-def changing_item_values(item: InboxItem) -> dict[str, Any]:
-    return {
         "state": item.state,
         "aim": item.when,
         "target": item.target,
         "turn": item.turn,
         "settled_at": item.settled_at,
     }
+
+
+def item_change_values(change: ItemChange) -> dict[str, Any]:
+    return {_ITEM_COLUMNS.get(name, name): value for name, value in change.items()}
+
+
+_ITEM_COLUMNS = {"when": "aim"}
 
 
 def read_item(row: Row, uid: SessionUid) -> InboxItem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import assert_never
 
 from sqlalchemy import Connection, select
@@ -11,12 +10,12 @@ from sqlalchemy import Connection, select
 from lash.ids import ItemId, SessionUid
 from lash.inbox import admission, cancelling
 from lash.inbox.cancelling import Cancelled, From, Keyed, Selection, These
-from lash.inbox.items import InboxItem, NewItem, blobs_of_item
+from lash.inbox.items import InboxItem, ItemChange, NewItem, blobs_of_item
 from lash.limits import is_key
 from lash.store import schema
 from lash.store.checks import check_arriving, check_limit, check_selection, read_cursor
 from lash.store.contract import Page
-from lash.store.rows import SessionRow, changing_item_values, item_values, read_item, read_turn
+from lash.store.rows import SessionRow, item_change_values, item_values, read_item, read_turn
 from lash.store.sql.blobs import hold, numbers_of
 from lash.store.sql.questions import BEHIND, EARLIEST, ITEM, ITEM_BY_KEY, UNSETTLED, WAITING, Remaining
 from lash.store.sql.sessions import find_row, keep_session
@@ -60,17 +59,17 @@ def admit_into(work: Work, row: SessionRow, item: NewItem, turn: Turn | None) ->
     due = row.next_item_at
     if admitted.target is None:
         due = min(due or available_from(admitted), available_from(admitted))
-    return admitted, replace(row, seq=admitted.seq, next_item_at=due)
+    return admitted, row._replace(seq=admitted.seq, next_item_at=due)
 
 
 def unsettled_turn(row: SessionRow) -> Steps[Turn | None]:
-    found = yield from answer_to(UNSETTLED((row.id,)))
+    found = yield from answer_to(UNSETTLED(row.id))
     return None if found is None else read_turn(found, row.uid).turn
 
 
-def update_items(work: Work, row: SessionRow, items: Iterable[InboxItem]) -> None:
-    for item in items:
-        work.changes.update(schema.inbox, {"session": row.id, "seq": item.seq}, changing_item_values(item))
+def update_items(work: Work, row: SessionRow, seqs: Iterable[int], change: ItemChange) -> None:
+    for seq in seqs:
+        work.changes.update(schema.inbox, {"session": row.id, "seq": seq}, item_change_values(change))
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
@@ -83,17 +82,16 @@ def cancel(uid: SessionUid, selection: Selection) -> Write[list[Cancelled]]:
         row = work.session(uid)
         turn = yield from unsettled_turn(row)
         answers = yield from _answers(work, row, selection)
-        gone = {answer.item.id: answer.item for answer in answers if answer.answer == "cancelled" and answer.item}
+        gone = frozenset(answer.item.seq for answer in answers if answer.answer == "cancelled" and answer.item)
         if not gone:
             return answers
-        update_items(work, row, gone.values())
+        update_items(work, row, gone, cancelling.cancelled(work.now))
         due = None
         if turn is None:
-            seqs = frozenset(item.seq for item in gone.values())
             suffix = isinstance(selection, From)
-            left = Remaining(row.id, before=min(seqs)) if suffix else Remaining(row.id, without=seqs)
+            left = Remaining(row.id, before=min(gone)) if suffix else Remaining(row.id, without=gone)
             due = yield from answer_to(EARLIEST(left))
-        keep_session(work, row, replace(row, next_item_at=due), was=turn, turn=turn)
+        keep_session(work, row, row._replace(next_item_at=due), was=turn, turn=turn)
         return answers
 
     return Write((uid,), steps, urgent=True, repeatable=False)

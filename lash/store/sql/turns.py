@@ -123,13 +123,14 @@ def _open_fresh(
     if acquired is None:
         return OpenedTurn(held_by=row.lease), row
     turn = record.begin(opening.turn, row.session(), items, acquired.lease, now=work.now)
-    taken = tuple(taking.take(item, turn.id) for item in items)
+    taken = taking.taken(turn.id)
     work.changes.insert(schema.turns, turn_values(row.id, turn))
-    update_items(work, row, taken)
+    update_items(work, row, (item.seq for item in items), taken)
     # While a turn is unsettled no item can open another; the commit that settles it looks again.
-    row = replace(row.with_lease(leases.record_of(acquired.lease)), next_item_at=None)
+    row = row.with_lease(leases.record_of(acquired.lease))._replace(next_item_at=None)
     written = yield from _write(work, row, turn.id, opening.starts)
-    return OpenedTurn(acquired=acquired, turn=turn, items=taken, fresh=True), written.row
+    given = tuple(item.after(taken) for item in items)
+    return OpenedTurn(acquired=acquired, turn=turn, items=given, fresh=True), written.row
 
 
 def _acquired(work: Work, row: SessionRow, opening: TurnOpening) -> Acquired | None:
@@ -169,12 +170,12 @@ def take(
             return ()
         ids = tuple(item.id for item in items)
         written = yield from _write(work, row, turn, [Finished(key, identity, rules.taking(items))])
-        taken = tuple(taking.take(item, turn) for item in items)
-        update_items(work, row, taken)
+        taken = taking.taken(turn)
+        update_items(work, row, (item.seq for item in items), taken)
         after = record.progress(replace(driven, items=driven.items + ids))
         update_turn(work, row, after)
         keep_session(work, row, written.row, was=driven, turn=after)
-        return taken
+        return tuple(item.after(taken) for item in items)
 
     return Write((lease.session,), steps)
 
@@ -243,7 +244,7 @@ def _write(
             work.changes.update(schema.journal, place, changing_entry_values(entries[key]))
         else:
             work.changes.insert(schema.journal, entry_values(row.id, turn, entries[key]))
-    return Written(replace(row, seq=seq), entries, changed=bool(new_keys))
+    return Written(row._replace(seq=seq), entries, changed=bool(new_keys))
 
 
 def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: datetime | None) -> Write[Turn]:
@@ -251,7 +252,7 @@ def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: da
 
     def steps(work: Work) -> Steps[Turn]:
         row = work.session(lease.session)
-        found = yield from answer_to(UNSETTLED((row.id,)))
+        found = yield from answer_to(UNSETTLED(row.id))
         unsettled = None if found is None else read_turn(found, row.uid)
         if unsettled is not None and record.parked_by(unsettled.turn, turn, lease, row.lease):
             return unsettled.turn
@@ -308,7 +309,7 @@ def find(connection: Connection, uid: SessionUid, turn: TurnId) -> Turn:
 
 
 def find_unsettled(connection: Connection, row: SessionRow) -> Turn | None:
-    found = UNSETTLED.now(connection, (row.id,))
+    found = UNSETTLED.now(connection, row.id)
     return None if found is None else read_turn(found, row.uid).turn
 
 
