@@ -76,14 +76,15 @@ def _walk(value: object, levels: int, room: int) -> int:
     """How much room is left after all that a value holds; negative when it was too much."""
     if levels == 1 and value:
         raise _TooDeep
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is dict or isinstance(value, dict):
         room -= len(value)
         for key, inner in value.items():
             if type(key) is not str:
                 raise _OddKey
             if type(inner) not in _PLAIN and room >= 0:
                 room = _walk(inner, levels - 1, room)
-    elif isinstance(value, list | tuple):
+    elif kind is list or kind is tuple or isinstance(value, list | tuple):
         room -= len(value)
         for inner in value:
             if type(inner) not in _PLAIN and room >= 0:
@@ -143,12 +144,9 @@ def check_version(found: object, *, what: str, supported: int) -> int:
 
 def digest(what: str, version: int, texts: Iterable[str]) -> str:
     """The hash of some canonical texts. Each is preceded by its length, so that no two lists give the same bytes."""
-    running = hashlib.sha256(f"lash:{what}:{version}:".encode())
-    for text in texts:
-        data = text.encode("utf-8")
-        running.update(b"%d:" % len(data))
-        running.update(data)
-    return running.hexdigest()
+    data = [text.encode("utf-8") for text in texts]
+    content = b"".join([piece for one in data for piece in (b"%d:" % len(one), one)])
+    return hashlib.sha256(f"lash:{what}:{version}:".encode() + content).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:

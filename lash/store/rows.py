@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -31,7 +32,7 @@ from lash.ids import (
 from lash.inbox.items import InboxItem, ItemChange, decode_body, encode_body
 from lash.lease import LeaseRecord
 from lash.turn.journal import Identity, JournalEntry
-from lash.turn.record import CancelRequest, Turn, available_from
+from lash.turn.record import CancelRequest, Settled, Turn, available_from
 from lash.waits import Wait
 
 R = TypeVar("R")
@@ -117,12 +118,13 @@ class SessionRow(NamedTuple):
         )
 
 
-_COUNTER = ("seq",)
 _MOVING = (
     *("revision", "leaf", "depth", "frame", "branch", "state_set", "seq"),
     *("lease_owner", "lease_generation", "lease_expires_at", "next_item_at", "ready_at"),
 )
 _RARE = ("state", "name", "deleted_at", "config_revision", "catalog_revision", "metadata_revision")
+_moving, _rare = attrgetter(*_MOVING), attrgetter(*_RARE)
+_but_counter = attrgetter(*(name for name in SessionRow._fields if name != "seq"))
 
 
 def changing_session_values(before: SessionRow, after: SessionRow) -> dict[str, Any]:
@@ -131,13 +133,12 @@ def changing_session_values(before: SessionRow, after: SessionRow) -> dict[str, 
     They come in three sets only, so that few statements serve every write: the counter of events, which is all that a
     journal entry moves; what commits and leases move; and everything that ever changes.
     """
-    if after == before._replace(seq=after.seq):
-        names: tuple[str, ...] = _COUNTER
-    elif all(getattr(before, name) == getattr(after, name) for name in _RARE):
-        names = _MOVING
-    else:
-        names = _MOVING + _RARE
-    return {name: getattr(after, name) for name in names}
+    if _but_counter(before) == _but_counter(after):
+        return {"seq": after.seq}
+    values = dict(zip(_MOVING, _moving(after), strict=True))
+    if _rare(before) != _rare(after):
+        values |= zip(_RARE, _rare(after), strict=True)
+    return values
 
 
 def readable(read: Callable[[Row], R], rows: Iterable[Row]) -> list[R]:
@@ -310,6 +311,10 @@ def changing_turn_values(turn: Turn) -> dict[str, Any]:
         "summary": write_json(turn.summary, what="turn summary"),
         "settled_at": turn.settled_at,
     }
+
+
+def settled_turn_values(settled: Settled) -> dict[str, Any]:
+    return {**settled, "summary": write_json(settled["summary"], what="turn summary")}
 
 
 def _unpacked(packed: bytes, *, what: str) -> list[str]:

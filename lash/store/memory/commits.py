@@ -121,7 +121,7 @@ def _settle_turn(rows: SessionRows, plan: CommitPlan, now: datetime) -> None:
     missed = [item for item in rows.items.values() if item.state == "pending" and item.target == turn.id]
     rows.keep_items(item.after(taking.deferred()) for item in missed)
     own = replace(settles, summary=own_object(settles.summary, what="turn summary"))
-    rows.turns[turn.id] = record.settle(turn, own, now)
+    rows.turns[turn.id] = replace(turn, **record.settled(own, now))
     rows.journal = {}
     for wait in rows.waits.values():
         if wait.turn == turn.id and wait.as_of(now).state == "pending":

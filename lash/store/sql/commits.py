@@ -34,6 +34,7 @@ from lash.store.rows import (
     read_commit,
     read_turn,
     read_wait,
+    settled_turn_values,
 )
 from lash.store.sql.blobs import hold, numbers_of, store_blobs
 from lash.store.sql.graph import boundary, grows_from, insert_parts
@@ -41,7 +42,6 @@ from lash.store.sql.inbox import update_items
 from lash.store.sql.questions import AIMED, BLOB, COMMIT, PARTS, SETTLING, TAKEN, TURN_WAITS
 from lash.store.sql.sessions import find_row, keep_session, replace_document
 from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
-from lash.store.sql.turns import update_turn
 from lash.turn import record
 from lash.turn.record import Turn, TurnSettlement
 
@@ -88,10 +88,16 @@ def _commit(work: Work, plan: CommitPlan, debts: list[Debt], fingerprint: str) -
     settled = yield from _settle_turn(work, row, plan, found)
     growth = yield from _grow(work, row, plan)
     numbers = yield from _blobs(work, growth.nodes, debts, plan.parts)
-    after = growth.row._replace(
+    head = growth.head
+    after = row._replace(
+        revision=head.revision,
+        leaf=head.leaf,
+        depth=head.depth,
+        frame=head.frame,
+        branch=growth.branch,
+        state_set=_keep_parts(work, row, growth, plan.parts, numbers),
         seq=row.seq + 1,
         next_item_at=settled.next_item_at,
-        state_set=_keep_parts(work, growth.row, plan.parts, numbers),
     )
     receipt = CommitReceipt(row.uid, plan.operation, after.revision, after.leaf, fingerprint, work.now, after.seq)
     placed = CommitRow(receipt, after.branch, growth.first_depth, len(growth.nodes), after.state_set)
@@ -137,7 +143,8 @@ def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan, found: Row) -> S
         update_items(work, row, (item["seq"] for item in missed or ()), taking.deferred())
     if found["waits"]:
         yield from _revoke_waits(work, row, turn.id)
-    update_turn(work, row, record.settle(turn, plan.settles, work.now))
+    ended = settled_turn_values(record.settled(plan.settles, work.now))
+    work.changes.update(schema.turns, {"session": row.id, "id": turn.id}, ended)
     work.changes.delete(schema.journal, session=row.id, turn=turn.id)
     pending = [*due, *([] if found["next_item_at"] is None else [found["next_item_at"]])]
     return SettledTurn(turn, min(pending, default=None))
@@ -166,9 +173,11 @@ def _revoke_waits(work: Work, row: SessionRow, turn: TurnId) -> Steps[None]:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a delta comes to: the session's row with its new head, and the nodes to add."""
+    """What a delta comes to: the new head, the branch and the state set it stands on, and the nodes to add."""
 
-    row: SessionRow
+    head: Head
+    branch: int
+    state_set: int
     nodes: tuple[Node, ...] = ()
     first_depth: int = 0
 
@@ -177,7 +186,7 @@ def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
     revision = row.revision + 1
     match plan.delta:
         case Unchanged():
-            return Growth(row._replace(revision=revision))
+            return Growth(Head(revision, row.leaf, row.depth, row.frame), row.branch, row.state_set)
         case MoveHead(to=to):
             begin = yield from boundary(work, row, to)
             _insert_branch(work, row, revision, grows_from(begin.place))
@@ -186,22 +195,17 @@ def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
                 numbers = yield from numbers_of(set(begin.parts.values()))
                 insert_parts(work, row.id, state_set, begin.parts, numbers)
             head = Head(revision, to, begin.place.depth, begin.frame)
-            return Growth(_with_head(row, head)._replace(branch=revision, state_set=state_set))
+            return Growth(head, branch=revision, state_set=state_set)
         case Append(nodes=nodes):
             new_root = check_append(row.uid, plan.operation, nodes, row.head)
             check_seqs(nodes, row.seq)
             if new_root:
                 _insert_branch(work, row, revision, grows_from(None))
             leaf = nodes[-1]
-            after = _with_head(row, Head(revision, leaf.id, leaf.depth, leaf.frame))
-            after = after._replace(branch=revision) if new_root else after
-            return Growth(after, nodes, first_depth=nodes[0].depth)
+            head = Head(revision, leaf.id, leaf.depth, leaf.frame)
+            return Growth(head, revision if new_root else row.branch, row.state_set, nodes, first_depth=nodes[0].depth)
         case _:
             assert_never(plan.delta)
-
-
-def _with_head(row: SessionRow, head: Head) -> SessionRow:
-    return row._replace(revision=head.revision, leaf=head.leaf, depth=head.depth, frame=head.frame)
 
 
 def _insert_branch(work: Work, row: SessionRow, branch: int, parent: dict[str, int | None]) -> None:
@@ -222,7 +226,8 @@ def _insert_nodes(work: Work, row: SessionRow, nodes: tuple[Node, ...], numbers:
             "seq": node.seq or row.seq,
         }
         work.changes.insert(schema.nodes, values)
-        hold(work, row.id, ("node", row.branch, node.depth), node.blobs, numbers)
+        if node.blobs:
+            hold(work, row.id, ("node", row.branch, node.depth), node.blobs, numbers)
 
 
 # -- parts, blobs, usage, debts ----------------------------------------------------------------------------------------
@@ -234,7 +239,10 @@ def _blobs(
     """The rows of every blob that the commit refers to; bodies of changed parts are stored on the way."""
     bodies = {part.hash: part.body for part in (parts or {}).values() if isinstance(part, Changed)}
     kept = {part.hash for part in (parts or {}).values() if not isinstance(part, Changed)}
-    wanted = frozenset().union(*(node.blobs for node in nodes), *(blobs_of_item(debt.item()) for debt in debts))
+    wanted = {blob for node in nodes for blob in node.blobs}
+    wanted.update(*(blobs_of_item(debt.item()) for debt in debts))
+    if not wanted and parts is None:
+        return {}
     known = yield from answers_to_each([BLOB(found) for found in sorted(wanted | kept | bodies.keys())])
     if parts is not None:
         resolve(parts, known.keys() | bodies.keys())
@@ -245,12 +253,15 @@ def _blobs(
     return known | stored
 
 
-def _keep_parts(work: Work, row: SessionRow, parts: StateParts | None, numbers: dict[BlobHash, int]) -> int:
+def _keep_parts(
+    work: Work, row: SessionRow, growth: Growth, parts: StateParts | None, numbers: dict[BlobHash, int]
+) -> int:
     """The number of the state set that holds after the commit: a new one when the plan names its parts."""
     if parts is None:
-        return row.state_set
-    insert_parts(work, row.id, row.revision, {name: part.hash for name, part in parts.items()}, numbers)
-    return row.revision
+        return growth.state_set
+    revision = growth.head.revision
+    insert_parts(work, row.id, revision, {name: part.hash for name, part in parts.items()}, numbers)
+    return revision
 
 
 def _insert_usage(work: Work, row: SessionRow, plan: CommitPlan) -> None:

@@ -71,7 +71,10 @@ def keep_session(work: Work, before: SessionRow, after: SessionRow, *, was: Turn
 
     ``ready_at`` is decided anew only when something that it follows from has changed.
     """
-    if causes(before.lease, was, before.next_item_at) != causes(after.lease, turn, after.next_item_at):
+    begins_or_ends = (was is None) != (turn is None)
+    if begins_or_ends or (
+        causes(before.lease, was, before.next_item_at) != causes(after.lease, turn, after.next_item_at)
+    ):
         after = after._replace(ready_at=ready_at(after.lease, turn, after.next_item_at, work.now))
     update_session(work, before, after)
 
