@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -72,7 +72,7 @@ class _TooDeep(Exception):
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
-def _walk(value: object, levels: int, room: int) -> int:
+def _walk(value: Any, levels: int, room: int) -> int:
     """How much room is left after all that a value holds; negative when it was too much."""
     if levels == 1 and value:
         raise _TooDeep

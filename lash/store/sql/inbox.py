@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import assert_never
 
 from sqlalchemy import Connection, select
@@ -15,7 +16,7 @@ from lash.limits import is_key
 from lash.store import schema
 from lash.store.checks import check_arriving, check_limit, check_selection, read_cursor
 from lash.store.contract import Page
-from lash.store.rows import SessionRow, item_change_values, item_values, read_item, read_turn
+from lash.store.rows import Row, SessionRow, item_change_values, item_values, read_item, read_turn
 from lash.store.sql.blobs import hold, numbers_of
 from lash.store.sql.questions import BEHIND, EARLIEST, ITEM, ITEM_BY_KEY, UNSETTLED, WAITING, Remaining
 from lash.store.sql.sessions import find_row, keep_session
@@ -28,8 +29,8 @@ def admit(uid: SessionUid, item: NewItem) -> Write[InboxItem]:
 
     def steps(work: Work) -> Steps[InboxItem]:
         row = work.session(uid)
-        turn = yield from unsettled_turn(row)
-        admitted, after = yield from admit_into(work, row, item, turn)
+        turn, known = yield from turn_and_known(row, item)
+        admitted, after = yield from admit_into(work, row, item, turn, known)
         if after is not row:
             keep_session(work, row, after, was=turn, turn=turn)
         return admitted
@@ -37,14 +38,32 @@ def admit(uid: SessionUid, item: NewItem) -> Write[InboxItem]:
     return Write((uid,), steps, size=size)
 
 
-def admit_into(work: Work, row: SessionRow, item: NewItem, turn: Turn | None) -> Steps[tuple[InboxItem, SessionRow]]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The items that a new one could be a repetition of."""
+
+    by_key: Row | None = None
+    by_id: Row | None = None
+
+
+def turn_and_known(row: SessionRow, item: NewItem) -> Steps[tuple[Turn | None, Known]]:
+    """The unsettled turn, and what is known under the key and the id of a new item."""
+    asks = (UNSETTLED(row.id), ITEM((row.id, item.id)))
+    if item.key is None:
+        unsettled, by_id = yield asks
+        return read_unsettled(unsettled, row), Known(None, by_id)
+    unsettled, by_id, by_key = yield (*asks, ITEM_BY_KEY((row.id, item.key)))
+    return read_unsettled(unsettled, row), Known(by_key, by_id)
+
+
+def admit_into(
+    work: Work, row: SessionRow, item: NewItem, turn: Turn | None, known: Known
+) -> Steps[tuple[InboxItem, SessionRow]]:
     """The item as it is kept, and the session's row after it. The same row comes back when it was known before."""
-    by_key = None if item.key is None else (yield from answer_to(ITEM_BY_KEY((row.id, item.key))))
-    by_id = None if by_key is not None else (yield from answer_to(ITEM((row.id, item.id))))
     admitted = admission.admit(
         item,
-        by_key=None if by_key is None else read_item(by_key, row.uid),
-        by_id=None if by_id is None else read_item(by_id, row.uid),
+        by_key=None if known.by_key is None else read_item(known.by_key, row.uid),
+        by_id=None if known.by_id is None else read_item(known.by_id, row.uid),
         session=row.uid,
         seq=row.seq + 1,
         unsettled_turn=None if turn is None else turn.id,
@@ -63,7 +82,10 @@ def admit_into(work: Work, row: SessionRow, item: NewItem, turn: Turn | None) ->
 
 
 def unsettled_turn(row: SessionRow) -> Steps[Turn | None]:
-    found = yield from answer_to(UNSETTLED(row.id))
+    return read_unsettled((yield from answer_to(UNSETTLED(row.id))), row)
+
+
+def read_unsettled(found: Row | None, row: SessionRow) -> Turn | None:
     return None if found is None else read_turn(found, row.uid).turn
 
 

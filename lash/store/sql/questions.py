@@ -34,7 +34,10 @@ _taken = text("lash_inbox.state = 'taken'")
 _inbox = schema.inbox.c
 _items = select(schema.inbox).where(_inbox.session == bindparam("session")).order_by(_inbox.seq)
 _ready = or_(_inbox.available_at.is_(None), _inbox.available_at <= bindparam("now"))
-_ready_items = _items.where(WAITING, _pending, _inbox.target.is_(None), _ready).limit(literal_column(str(MAX_TAKEN)))
+_no_turn = ~exists().where(schema.turns.c.session == bindparam("session"), text("lash_turns.state <> 'settled'"))
+_ready_items = _items.where(WAITING, _pending, _inbox.target.is_(None), _ready, _no_turn).limit(
+    literal_column(str(MAX_TAKEN))
+)
 _aimed = _items.where(_pending, _inbox.target == bindparam("turn"))
 _taken_items = _items.where(_taken, _inbox.turn == bindparam("turn"))
 _behind = _items.where(WAITING, _pending, _inbox.seq > bindparam("seq"))
@@ -48,7 +51,8 @@ def _in_line(statement: Select[tuple[object, ...]], *names: str) -> Lookup[tuple
 ITEM = row_by(_inbox.session, _inbox.id)
 ITEM_BY_KEY = row_by(_inbox.session, _inbox.key)
 READY_ITEMS = _in_line(_ready_items, "session", "now")
-"""The first items that a new turn could take. Ready ones only, so that no number of others can hide them."""
+"""The first items that a new turn could take; none as long as there is an unsettled one. Ready ones only, so that no
+number of others can hide them."""
 AIMED = _in_line(_aimed, "session", "turn")
 TAKEN = _in_line(_taken_items, "session", "turn")
 BEHIND = _in_line(_behind, "session", "seq")
