@@ -139,11 +139,7 @@ _settling = (
     select(
         *part("commit", schema.commits),
         *part("turn", schema.turns),
-        _due.with_only_columns(_inbox.due_at)
-        .where(_inbox.session == bindparam("session"))
-        .limit(literal_column("1"))
-        .scalar_subquery()
-        .label("next_item_at"),
+        _due.with_only_columns(_inbox.due_at).limit(literal_column("1")).scalar_subquery().label("next_item_at"),
         exists()
         .where(_inbox.session == bindparam("session"), _pending, _inbox.target == schema.turns.c.id)
         .label("aimed"),
