@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import Select, and_, bindparam, exists, literal_column, or_, select, text
+from sqlalchemy import Select, and_, bindparam, case, exists, literal_column, or_, select, text
 
 from lash.ids import BlobHash
 from lash.inbox.taking import MAX_TAKEN
@@ -34,10 +34,10 @@ _taken = text("lash_inbox.state = 'taken'")
 _inbox = schema.inbox.c
 _items = select(schema.inbox).where(_inbox.session == bindparam("session")).order_by(_inbox.seq)
 _ready = or_(_inbox.available_at.is_(None), _inbox.available_at <= bindparam("now"))
-_no_turn = ~exists().where(schema.turns.c.session == bindparam("session"), text("lash_turns.state <> 'settled'"))
-_ready_items = _items.where(WAITING, _pending, _inbox.target.is_(None), _ready, _no_turn).limit(
-    literal_column(str(MAX_TAKEN))
-)
+_unsettled_too = exists().where(schema.turns.c.session == bindparam("session"), text("lash_turns.state <> 'settled'"))
+# As a condition it would be asked of every item that waits.
+_how_many = select(case((_unsettled_too, literal_column("0")), else_=literal_column(str(MAX_TAKEN)))).scalar_subquery()
+_ready_items = _items.where(WAITING, _pending, _inbox.target.is_(None), _ready).limit(_how_many)
 _aimed = _items.where(_pending, _inbox.target == bindparam("turn"))
 _taken_items = _items.where(_taken, _inbox.turn == bindparam("turn"))
 _behind = _items.where(WAITING, _pending, _inbox.seq > bindparam("seq"))
