@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sqlalchemy import AdaptedConnection, Connection, bindparam, select
 
 from lash.clock import Clock, from_micros
-from lash.ids import SessionUid
+from lash.ids import OwnerId, SessionUid
 from lash.store import schema
 from lash.store.rows import Row
 from lash.store.sql.statements import (
@@ -53,6 +53,15 @@ class WriteLink(Link, Protocol):
 
     def change(self, rows: Rows) -> None: ...
 
+    def died(self, owner: OwnerId) -> bool:
+        """Whether the process of an owner has died for certain."""
+        ...
+
+
+def nobody_can_tell(owner: OwnerId) -> bool:
+    """Whether its process died, as far as is known: it may run on another machine."""
+    return False
+
 
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
@@ -72,9 +81,12 @@ class SqliteLink:
     postgres = False
     patient = False
 
-    def __init__(self, driver: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(
+        self, driver: sqlite3.Connection, clock: Clock, died: Callable[[OwnerId], bool] = nobody_can_tell
+    ) -> None:
         self._driver = driver
         self._clock = clock
+        self._died = died
 
     def rows(self, statement: Statement, values: Values) -> list[Row]:
         rendered = statement.on(SQLITE)
@@ -101,6 +113,9 @@ class SqliteLink:
 
     def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._driver.executemany(sql, rows)
+
+    def died(self, owner: OwnerId) -> bool:
+        return self._died(owner)
 
 
 # -- Postgres ----------------------------------------------------------------------------------------------------------
@@ -165,6 +180,9 @@ class PostgresLink:
             for each, column in zip(_binds_on_postgres(change), zip(*given, strict=True), strict=True):
                 values.append([each.value(value) for value in column])
         self._fetch(changes_on_postgres(tuple(rows)), values)
+
+    def died(self, owner: OwnerId) -> bool:
+        return nobody_can_tell(owner)
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
