@@ -35,7 +35,6 @@ class LockFile:
                 raise
             self.fd = os.open(path, flags | os.O_RDONLY)  # a lock needs no more
             self.writable = False
-        self._id = _identity(os.fstat(self.fd))
         share_rights(self.fd, database)
         _open_files.add(self)
 
@@ -47,11 +46,8 @@ class LockFile:
 
     @property
     def in_place(self) -> bool:
-        """Whether its name still means this file. If somebody removed it, others lock another one by that name."""
-        try:
-            return _identity(os.stat(self.path)) == self._id
-        except FileNotFoundError:
-            return False
+        """Whether the file still has a name. If somebody removed it, others lock a new one by that name."""
+        return os.fstat(self.fd).st_nlink > 0
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -80,10 +76,6 @@ def share_rights(fd: int, database: Path) -> None:
             os.fchmod(fd, mode)
         if os.geteuid() == 0 and (theirs.st_uid, theirs.st_gid) != (ours.st_uid, ours.st_gid):
             os.fchown(fd, theirs.st_uid, theirs.st_gid)
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
 
 
 _open_files: weakref.WeakSet[LockFile] = weakref.WeakSet()

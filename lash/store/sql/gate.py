@@ -43,7 +43,7 @@ _AT_THE_FRONT, _BEHIND = 0.0002, 0.0005
 _LONG, _SELDOM = 1.0, 0.005
 """Who waits for so long looks less often."""
 _ENTRY = struct.Struct("<QQ")
-_NOBODY = bytes(_ENTRY.size * MAX_LINE)
+_LENGTH = _ENTRY.size * MAX_LINE
 
 
 class Entry(NamedTuple):
@@ -93,7 +93,7 @@ class Gate:
         if not self._threads.acquire(timeout=patience):
             raise self._locked()
         try:
-            if not (self._read_line() == _NOBODY and self._try()):
+            if self._read_line().strip(b"\0") or not self._try():
                 self._stand_in_line(give_up_at)
         except BaseException:
             self._threads.release()
@@ -173,13 +173,13 @@ class Gate:
         self._opened().unlock()
 
     def _read_line(self) -> bytes:
-        return os.pread(self._opened().fd, len(_NOBODY), 0).ljust(len(_NOBODY), b"\0")
+        return os.pread(self._opened().fd, _LENGTH, 0)
 
     def _line(self) -> list[Entry]:
         return [entry for entry in self._places() if entry.since]
 
     def _places(self) -> list[Entry]:
-        return [Entry(*fields) for fields in _ENTRY.iter_unpack(self._read_line())]
+        return [Entry(*fields) for fields in _ENTRY.iter_unpack(self._read_line().ljust(_LENGTH, b"\0"))]
 
     def _write_in(self, me: Entry) -> None:
         """At any free place. Two who choose the same one notice when they look again."""
