@@ -27,7 +27,7 @@ from lash.store.sql import wal
 from lash.store.sql.gate import Entry, Gate
 from lash.store.sql.sqlite import SqliteDatabase
 from lash.store.sql.store import SqlStore
-from lash.testing.builders import a_message, must_acquire
+from lash.testing.builders import a_message, a_session, must_acquire
 
 # -- for the tests that start them -------------------------------------------------------------------------------------
 
@@ -213,7 +213,18 @@ async def hammer(url: str, uid: str, who: str, step: str) -> None:
                     await store.items(SessionUid(uid), limit=50)
 
 
-PROGRAMS = {program.__name__: program for program in (saturate, hold_a_lease, leave_children, hammer)}
+async def write_a_little(url: str) -> None:
+    """Make a database, write, checkpoint often, read, use two stores at once, and close both."""
+    wal.STEP = 20
+    async with await open_store(url) as store, await open_store(url) as other:
+        uid = (await a_session(store)).uid
+        for number in range(40):
+            await store.admit(uid, a_message("x" * 8000))
+            await asyncio.gather(other.admit(uid, a_message(f"{number}")), store.items(uid, limit=5))
+        await must_acquire(other, uid)
+
+
+PROGRAMS = {program.__name__: program for program in (saturate, hold_a_lease, leave_children, hammer, write_a_little)}
 
 if __name__ == "__main__":
     asyncio.run(PROGRAMS[sys.argv[1]](*sys.argv[2:]))

@@ -21,7 +21,7 @@ from lash.store.sql.gate import BATCHES_WHILE_ANOTHER_WAITS, MOMENT, Gate
 from lash.testing.builders import a_message, a_session, commit_nodes, must_acquire, said, says
 from tests.store.crowds import Program, at_the_gate, database_of, started, state_of, until
 
-SOON = 2.0
+SOON = 10.0
 """Seconds that are long for a process that has only a moment to wait, and short beside any patience here."""
 
 
