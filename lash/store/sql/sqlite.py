@@ -35,6 +35,8 @@ from lash.store.sql.steps import Settled, Write, settle
 from lash.store.sql.wal import Wal
 
 R = TypeVar("R")
+MAX_READS = 8
+"""How many reads go on at once. Half as many connections are kept while nobody reads."""
 PATIENCE_TO_CLOSE = 1.0
 """Seconds to wait at the gate for closing. Who stays inside for longer has the file open, so that we are not the last,
 and our closing changes nothing."""
@@ -54,6 +56,8 @@ class SqliteDatabase:
         self._engine = writing_engine(path, busy_timeout)
         self._bare: object = None
         self._readers = _reading_engine(path, busy_timeout)
+        self._seats = asyncio.Semaphore(MAX_READS)
+        self._reading: set[asyncio.Task[Any]] = set()
 
     async def settle(self, writes: Sequence[Write[Any]], *, patient: bool = False) -> list[Settled[Any] | None]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, writes)
@@ -105,6 +109,21 @@ class SqliteDatabase:
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     async def read(self, look: Callable[[Connection], R]) -> R:
+        """A read that has begun comes to its end, even if its caller is cancelled: broken off, its connection would be
+        left behind in the middle of a transaction, and keep the log from being folded in."""
+        await self._seats.acquire()
+        reading = asyncio.create_task(self._read(look), name="lash-read")
+        self._reading.add(reading)
+        reading.add_done_callback(self._has_read)
+        return await asyncio.shield(reading)
+
+    def _has_read(self, reading: asyncio.Task[Any]) -> None:
+        self._reading.discard(reading)
+        self._seats.release()
+        if not reading.cancelled():
+            reading.exception()  # whoever still waits hears of it
+
+    async def _read(self, look: Callable[[Connection], R]) -> R:
         with translated(self.where):
             async with self._readers.connect() as connection:
                 return await connection.run_sync(look)
@@ -128,6 +147,8 @@ class SqliteDatabase:
 
     async def aclose(self) -> None:
         loop = asyncio.get_running_loop()
+        while self._reading:
+            await asyncio.wait(self._reading)
         inside = await loop.run_in_executor(self._thread, self._enter_to_close)
         try:
             await self._readers.dispose()
@@ -186,7 +207,8 @@ def switch_to_wal(connection: sqlite3.Connection, give_up_at: float) -> None:
 
 
 def _reading_engine(path: Path, busy_timeout: timedelta) -> AsyncEngine:
-    engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), pool_size=4, max_overflow=4)
+    url, kept = URL.create("sqlite+aiosqlite", database=str(path)), MAX_READS // 2
+    engine = create_async_engine(url, pool_size=kept, max_overflow=MAX_READS - kept)
     _configure(engine.sync_engine, busy_timeout, begin="BEGIN", pragmas=("query_only=ON",))
     return engine
 
