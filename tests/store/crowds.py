@@ -222,6 +222,8 @@ async def write_a_little(url: str) -> None:
             await store.admit(uid, a_message("x" * 8000))
             await asyncio.gather(other.admit(uid, a_message(f"{number}")), store.items(uid, limit=5))
         await must_acquire(other, uid)
+        for store_ in (store, other):  # too little to be folded in before the last one closes
+            await store_.admit(uid, a_message("the last word"))
 
 
 PROGRAMS = {program.__name__: program for program in (saturate, hold_a_lease, leave_children, hammer, write_a_little)}

@@ -111,6 +111,15 @@ async def test_a_batch_that_is_larger_than_the_log_should_be_is_folded_in_and_th
     assert log_size(path) < wal.LARGE
 
 
+async def test_sqlite_itself_folds_nothing_in(store: SqlStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "STEP", 1_000_000)
+    uid, empty = (await a_session(store)).uid, os.stat(path).st_size
+    for _ in range(10):
+        await write_pages(store, uid, 300)
+    assert log_size(path) > 3000 * PAGE
+    assert os.stat(path).st_size == empty
+
+
 @pytest.mark.usefixtures("short")
 async def test_readers_that_come_and_go_do_not_let_the_log_grow(store: SqlStore, path: Path) -> None:
     """Each begins before the last one ends, so that at no time nobody reads."""
@@ -308,7 +317,7 @@ def written_outside(path: Path, trace: Path) -> tuple[Counter[str], list[str]]:
         if call.startswith("<... flock resumed>") and thread in asking:
             asking.discard(thread)
             inside = inside or call.endswith("= 0")
-        named = re.match(r"(\w+)\(\d+<(.*?)>", call)
+        named = re.match(r"(\w+)\((?:\d+<|\")(.*?)[>\"]", call)
         if named is None:
             continue
         end = named[2].removesuffix(" (deleted)").removeprefix(str(path))
@@ -328,12 +337,12 @@ def written_outside(path: Path, trace: Path) -> tuple[Counter[str], list[str]]:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace shows what a process writes")
 async def test_every_byte_is_written_inside_the_gate(url: str, path: Path, tmp_path: Path) -> None:
-    """The kernel tells who wrote what when: batches, checkpoints, the last close, a migration of an empty file."""
+    """The kernel tells who wrote or removed what when: batches, checkpoints, the last close, a new file."""
     trace = tmp_path / "trace"
-    calls = "trace=pwrite64,write,ftruncate,flock"
+    calls = "trace=pwrite64,write,ftruncate,unlink,flock"
     words = [sys.executable, "-m", "tests.store.crowds", "write_a_little", url]
     process = await asyncio.create_subprocess_exec(
-        *("strace", "-f", "--seccomp-bpf", "-y", "-qq", "-s", "0", "-e", calls, "-o", str(trace), *words)
+        *("strace", "-f", "--seccomp-bpf", "-y", "-qq", "-e", calls, "-o", str(trace), *words)
     )
     assert await process.wait() == 0
     written, outside = written_outside(path, trace)
