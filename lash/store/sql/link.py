@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from sqlalchemy import AdaptedConnection, Connection, bindparam, select
 
 from lash.clock import Clock, from_micros
-from lash.ids import SessionUid
+from lash.ids import OwnerId, SessionUid
 from lash.store import schema
 from lash.store.rows import Row
 from lash.store.sql.statements import (
@@ -58,6 +58,15 @@ class WriteLink(Link, Protocol):
 
     def change(self, rows: Rows) -> None: ...
 
+    def died(self, owner: OwnerId) -> bool:
+        """Whether the process of an owner has died for certain."""
+        ...
+
+
+def nobody_can_tell(owner: OwnerId) -> bool:
+    """Whether its process died, as far as is known: it may run on another machine."""
+    return False
+
 
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
@@ -70,9 +79,12 @@ class SqliteLink:
     postgres = False
     patient = False
 
-    def __init__(self, driver: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(
+        self, driver: sqlite3.Connection, clock: Clock, died: Callable[[OwnerId], bool] = nobody_can_tell
+    ) -> None:
         self._driver = driver
         self._clock = clock
+        self._died = died
 
     def rows(self, statement: Statement, key: Key) -> list[Row]:
         rendered = statement.on(SQLITE)
@@ -93,6 +105,9 @@ class SqliteLink:
 
     def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._driver.executemany(sql, rows)
+
+    def died(self, owner: OwnerId) -> bool:
+        return self._died(owner)
 
 
 # -- Postgres ----------------------------------------------------------------------------------------------------------
@@ -150,6 +165,9 @@ class PostgresLink:
     def change(self, rows: Rows) -> None:
         values = [column for change, given in rows.items() for column in columns_on_postgres(change, given)]
         self._fetch(changes_on_postgres(tuple(rows)), values)
+
+    def died(self, owner: OwnerId) -> bool:
+        return nobody_can_tell(owner)
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------

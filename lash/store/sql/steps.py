@@ -25,7 +25,8 @@ from typing import Any, Generic, TypeVar, overload
 from sqlalchemy import Column, Connection, Table, bindparam, select
 
 from lash.errors import LashError, SessionDeleted, SessionNotFound
-from lash.ids import SessionUid
+from lash.ids import OwnerId, SessionUid
+from lash.lease import LeaseRecord
 from lash.store import schema
 from lash.store.rows import Row, SessionRow, read_session
 from lash.store.sql.link import Found, Link, ReadLink, WriteLink
@@ -218,11 +219,19 @@ class Changes:
 
 @dataclass(slots=True)
 class Work:
-    """What one write works with: the store's time, the session rows it named, and the changes it wants."""
+    """What one write works with: the store's time, the session rows it named, and the changes it wants.
+
+    ``died`` tells whether the process of an owner has died for certain.
+    """
 
     now: datetime
     rows: Mapping[SessionUid, SessionRow]
+    died: Callable[[OwnerId], bool]
     changes: Changes = field(default_factory=Changes)
+
+    def holder_died(self, lease: LeaseRecord, owner: OwnerId) -> bool:
+        """Whether only a dead process keeps this owner from a lease. Asked only when somebody keeps it."""
+        return lease.owner is not None and lease.holds_off(owner, self.now) and self.died(lease.owner)
 
     def session(self, uid: SessionUid) -> SessionRow:
         """The row of a living session."""
@@ -244,7 +253,7 @@ class Write(Generic[R]):
 
     ``creates`` is a session that need not exist. ``size`` is about how many bytes it carries. ``urgent`` writes go
     before the others in line. ``repeatable`` says that a second run answers as the first one did, so that the writer
-    may run it again when it does not know whether the first one landed.
+    may run it again when it does not know whether the first one landed. ``owner`` is who takes a lease with it.
     """
 
     sessions: tuple[SessionUid, ...]
@@ -253,6 +262,7 @@ class Write(Generic[R]):
     size: int = 0
     urgent: bool = False
     repeatable: bool = True
+    owner: OwnerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,12 +353,12 @@ def _split(
 
 
 def _decide(
-    link: Link, round_: list[tuple[int, Write[Any]]], rows: Sessions, now: datetime
+    link: WriteLink, round_: list[tuple[int, Write[Any]]], rows: Sessions, now: datetime
 ) -> Iterable[tuple[int, Settled[Any] | None, Changes]]:
     """Run the generators of a round in lockstep until each has returned or raised."""
     running: dict[int, tuple[Work, Steps[Any], tuple[Any, ...] | None]] = {}
     for number, write in round_:
-        work = Work(now, rows)
+        work = Work(now, rows, link.died)
         running[number] = (work, write.steps(work), None)
     while running:
         asked: dict[int, tuple[Ask[Any, Any], ...]] = {}

@@ -92,7 +92,7 @@ def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
         taken = {item.id: item for item in opened.items}
         return replace(opened, admitted=None if admitted is None else taken.get(admitted.id, admitted))
 
-    return Write((opening.session,), steps, size=size)
+    return Write((opening.session,), steps, size=size, owner=opening.owner)
 
 
 def _take_over(work: Work, row: SessionRow, opening: TurnOpening, turn: Turn) -> Steps[tuple[OpenedTurn, SessionRow]]:
@@ -123,7 +123,8 @@ def _open_fresh(
     """A new turn on the oldest ready item. The last one may have been admitted a moment ago."""
     items = taking.at_opening(waiting, work.now)
     if not items:
-        return OpenedTurn(held_by=row.lease if row.lease.holds_off(opening.owner, work.now) else None), row
+        held = row.lease.holds_off(opening.owner, work.now) and not work.holder_died(row.lease, opening.owner)
+        return OpenedTurn(held_by=row.lease if held else None), row
     acquired = _acquired(work, row, opening)
     if acquired is None:
         return OpenedTurn(held_by=row.lease), row
@@ -140,8 +141,9 @@ def _open_fresh(
 
 def _acquired(work: Work, row: SessionRow, opening: TurnOpening) -> Acquired | None:
     """The lease for this opening; None when another driver has it."""
+    died = work.holder_died(row.lease, opening.owner)
     try:
-        return leases.acquire(row.lease, row.uid, opening.owner, now=work.now, ttl=opening.ttl)
+        return leases.acquire(row.lease, row.uid, opening.owner, now=work.now, ttl=opening.ttl, holder_died=died)
     except SessionBusy:
         return None
 
