@@ -24,6 +24,7 @@ from lash.clock import Clock
 from lash.errors import WriteUnknown
 from lash.store.sql.faults import is_io_error, translated
 from lash.store.sql.link import SqliteLink
+from lash.store.sql.renewals import SqliteRenewer
 from lash.store.sql.steps import Settled, Write, settle
 
 R = TypeVar("R")
@@ -32,6 +33,7 @@ R = TypeVar("R")
 class SqliteDatabase:
     def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta) -> None:
         self.where = f"the database {path}"
+        self._path = path
         self._clock = clock
         self._busy_timeout = busy_timeout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lash-sqlite")
@@ -74,6 +76,9 @@ class SqliteDatabase:
         with translated(self.where):
             async with self._readers.connect() as connection:
                 return await connection.run_sync(look)
+
+    def renewer(self, ttl: timedelta) -> SqliteRenewer:
+        return SqliteRenewer(self._path, clock=self._clock, ttl=ttl)
 
     async def begin_service(self) -> None:
         """Switch to WAL, which stays with the file. Only now: somebody else's file is left as it was found."""
