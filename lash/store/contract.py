@@ -301,8 +301,8 @@ class LeaseKeeper(Protocol):
         ...
 
     def let_go(self, lease: ExecutionLease) -> None:
-        """Renew it no more. Before the lease is released or after: released is not lost. One that is not kept is left
-        alone."""
+        """Renew it no more; a renewal that is under way may still land. Before the lease is released or after:
+        released is not lost. One that is not kept is left alone."""
         ...
 
     async def aclose(self) -> None: ...
