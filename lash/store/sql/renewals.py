@@ -109,6 +109,13 @@ def _refusals_unwrapped() -> Iterator[None]:
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
 
+# The join is said to be CROSS so that SQLite looks up each lease by its uid. Left to itself it reads all sessions.
+_HELD_BY = """
+    SELECT held.id FROM (VALUES {given}) AS given CROSS JOIN lash_sessions AS held
+    ON held.uid = given.column1 AND held.lease_owner = given.column2 AND held.lease_generation = given.column3
+"""
+
+
 class SqliteRenewer:
     """A connection of its own, in the thread that first asks.
 
@@ -152,8 +159,7 @@ class SqliteRenewer:
     def _renew_some(self, connection: sqlite3.Connection, leases: Sequence[ExecutionLease], now: int) -> list[Renewal]:
         given = ", ".join(["(?, ?, ?)"] * len(leases))
         update = (
-            f"UPDATE lash_sessions SET {_renewed('?1', '?2')}"
-            f" WHERE (uid, lease_owner, lease_generation) IN (VALUES {given}) {_RETURNING}"
+            f"UPDATE lash_sessions SET {_renewed('?1', '?2')} WHERE id IN ({_HELD_BY.format(given=given)}) {_RETURNING}"
         )
         values = [now, self._ttl // MICROSECOND, *(value for lease in leases for value in _id(lease))]
         expiries = {row[:3]: row[3] for row in connection.execute(update, values)}
