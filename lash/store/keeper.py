@@ -25,7 +25,8 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, Self
 
@@ -94,6 +95,15 @@ class Kept:
     def tell(self, error: LashError | None) -> None:
         if not self.gone.done():
             self.gone.set_result(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """To renew all leases, or, patiently, those whose rows were held the last time."""
+
+    started_at: float
+    batch: list[Kept]
+    patient: bool
 
 
 def attempt_time(ttl: timedelta) -> timedelta:
@@ -207,15 +217,17 @@ class ThreadKeeper:
             self._give_up(self._everyone(), f"the event loop has not answered for {self.ttl}")
             return
         everyone = self._everyone()
-        patient = any(kept.held for kept in everyone)
-        batch = [kept for kept in everyone if kept.held] if patient else everyone
+        held = [kept for kept in everyone if kept.held]
+        attempt = _Attempt(started, held or everyone, patient=bool(held))
+        if not attempt.batch:
+            return
         trouble: Exception | None = None
-        answers: Iterable[Renewal] = [None] * len(batch)
+        answers: list[Renewal] = [None] * len(attempt.batch)
         try:
-            answers = self._renewer.renew([kept.lease for kept in batch], patient=patient)
+            answers = self._renewer.renew([kept.lease for kept in attempt.batch], patient=attempt.patient)
         except Exception as error:  # whatever it is, the next attempt may pass; if none does, this is the cause
             trouble = error
-        self._settle(batch, answers, started, trouble)
+        self._settle(attempt, answers, trouble)
 
     def _loop_is_silent(self, now: float) -> bool:
         """Whether a question that was put into the event loop has waited for too long.
@@ -228,24 +240,24 @@ class ThreadKeeper:
             self._post(self._answered.set)
         return now - self._asked_at >= self.ttl.total_seconds()
 
-    def _settle(
-        self, batch: Sequence[Kept], answers: Iterable[Renewal], started: float, trouble: Exception | None
-    ) -> None:
-        next_at, retry_at = started + self._pause(), elapsed() + self._every / _RETRIES
+    def _settle(self, attempt: _Attempt, answers: Sequence[Renewal], trouble: Exception | None) -> None:
+        next_at, retry_at = attempt.started_at + self._pause(), elapsed() + self._every / _RETRIES
         ends: list[tuple[Kept, LashError | None]] = []
         with self._changed:
-            for kept, answer in zip(batch, answers, strict=True):
+            for kept, answer in zip(attempt.batch, answers, strict=True):
+                kept.held = False
                 if self._kept.get(_key(kept.lease)) is not kept:
                     continue  # let go meanwhile
                 if isinstance(answer, ExecutionLease):
                     kept.lease = answer
-                    kept.sure_until = max(kept.sure_until, started + self.ttl.total_seconds())
-                    kept.due_at, kept.held = next_at, False
+                    kept.sure_until = max(kept.sure_until, attempt.started_at + self.ttl.total_seconds())
+                    kept.due_at = next_at
                 elif answer is not None:
                     released = isinstance(answer, LeaseLost) and answer.released
                     ends.append((kept, None if released else answer))
                 elif kept.sure:
-                    kept.due_at, kept.held = retry_at, trouble is None
+                    kept.due_at = retry_at
+                    kept.held = trouble is None and not attempt.patient  # after waiting in vain it goes with the others
                 elif trouble is not None:
                     ends.append((kept, kept.overdue(str(trouble), trouble)))
                 else:

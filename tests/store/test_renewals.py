@@ -183,18 +183,14 @@ async def begin():
         await asyncio.sleep(0.01)
     return store, keeper
 
-asyncio.set_event_loop(loop := asyncio.new_event_loop())
-forgotten = loop.run_until_complete(begin())
-if sys.argv[2] == "closed":
-    loop.close()
+forgotten = asyncio.new_event_loop().run_until_complete(begin())
 print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("loop", ["closed", "left"])
-async def test_a_keeper_that_was_forgotten_does_not_keep_the_process_from_ending(url: str, loop: str) -> None:
+async def test_a_keeper_that_was_forgotten_does_not_keep_the_process_from_ending(url: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "ignore", "-c", FORGETFUL, url, loop), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-W", "ignore", "-c", FORGETFUL, url), stdout=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(30):
         output, _ = await process.communicate()
@@ -338,7 +334,7 @@ async def test_a_row_that_is_held_holds_up_no_other_and_is_waited_for_later(post
         beside(postgres_url) as query,
     ):
         held, free = await keep(store, keeper), await keep(store, keeper)
-        async with _held(postgres_url, held):
+        async with holding(postgres_url, _lock_row(held.lease.session)):
             was = await expiry(store, held.lease.session)
             await renewed(store, free.lease, until_at=free.lease.expires_at + 5 * OFTEN)
             await until(lambda: _somebody_waits(query))
@@ -348,10 +344,8 @@ async def test_a_row_that_is_held_holds_up_no_other_and_is_waited_for_later(post
     (await check_database(postgres_url)).raise_if_broken()
 
 
-@contextlib.asynccontextmanager
-async def _held(url: str, kept: KeptLease) -> AsyncIterator[None]:
-    async with holding(url, f"SELECT 1 FROM lash_sessions WHERE uid = '\\x{kept.lease.session}' FOR UPDATE"):
-        yield
+def _lock_row(uid: SessionUid) -> str:
+    return f"SELECT 1 FROM lash_sessions WHERE uid = '\\x{uid}' FOR UPDATE"
 
 
 async def _somebody_waits(query: Query) -> bool:
@@ -362,13 +356,47 @@ async def _somebody_waits(query: Query) -> bool:
 async def test_a_row_that_is_held_for_longer_than_the_lease_lasts_makes_that_lease_overdue(postgres_url: str) -> None:
     async with await open_store(postgres_url) as store, await store.lease_keeper(ttl=SHORT, every=SHORT / 20) as keeper:
         held, free = await keep(store, keeper, ttl=SHORT), await keep(store, keeper, ttl=SHORT)
-        async with _held(postgres_url, held):
+        async with holding(postgres_url, _lock_row(held.lease.session)):
             gone = await fate(held)
         assert isinstance(gone, LeaseOverdue)
         assert not held.sure
         assert not free.gone.done()
         again = await keep(store, keeper, held.lease.owner, uid=held.lease.session, ttl=SHORT)
         assert again.lease.generation == held.lease.generation
+
+
+async def test_nobody_waits_long_with_a_row_that_is_held(postgres_url: str) -> None:
+    renewer = PostgresRenewer(partial(connecting_engine, make_url(postgres_url)), "the database", ttl=TTL)
+    async with await open_store(postgres_url) as store:
+        leases = [await must_acquire(store, (await a_session(store)).uid) for _ in range(3)]
+        async with holding(postgres_url, _lock_row(leases[1].session)):
+            answers = await asyncio.to_thread(renewer.renew, leases, patient=True)
+        await asyncio.to_thread(renewer.close)
+        assert [type(answer) for answer in answers] == [ExecutionLease, type(None), ExecutionLease]
+        ends = [await expiry(store, lease.session) for lease in leases]
+        assert [end > lease.expires_at for end, lease in zip(ends, leases, strict=True)] == [True, False, True]
+
+
+async def test_a_renewal_that_waits_for_a_row_holds_none_behind_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All take rows in the order of their ids, so that nobody waits for who waits for him."""
+    monkeypatch.setattr(renewals, "_PATIENCE", "10s")
+    renewer = PostgresRenewer(partial(connecting_engine, make_url(postgres_url)), "the database", ttl=TTL)
+    async with (
+        await open_store(postgres_url) as store,
+        beside(postgres_url) as holder,
+        beside(postgres_url) as onlooker,
+    ):
+        first, second = [await must_acquire(store, (await a_session(store)).uid) for _ in range(2)]
+        await holder("BEGIN")
+        await holder(_lock_row(first.session))
+        renewing = asyncio.create_task(asyncio.to_thread(renewer.renew, [second, first], patient=True))
+        await until(lambda: _somebody_waits(onlooker))
+        assert await holder(f"{_lock_row(second.session)} NOWAIT")
+        await holder("COMMIT")
+        assert [type(answer) for answer in await renewing] == [ExecutionLease, ExecutionLease]
+        await asyncio.to_thread(renewer.close)
 
 
 async def test_a_renewal_that_waited_for_a_row_sees_the_turn_as_it_is_then(

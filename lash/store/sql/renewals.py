@@ -38,6 +38,7 @@ _Id = tuple[bytes, str, int]
 _FURTHEST = 2 * MAX_TTL // MICROSECOND
 """An expiry that is further away was written by a broken clock, and is replaced."""
 _PATIENCE = "250ms"
+_LOCK_NOT_AVAILABLE = "55P03"
 _GOODBYE = timedelta(seconds=1)
 _MAX_VALUES = 10_000
 """Leases in one statement of SQLite, which takes 32,766 values."""
@@ -207,6 +208,10 @@ FROM clock WHERE lash_sessions.id = ANY($1::BIGINT[]) {_RETURNING}
 """
 
 
+def _time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class PostgresRenewer:
     """A connection and an event loop of its own. The loop runs as long as a renewal does."""
 
@@ -225,17 +230,39 @@ class PostgresRenewer:
             return self._runner.run(self._attempt(leases, patient=patient))
 
     async def _attempt(self, leases: Sequence[ExecutionLease], *, patient: bool) -> list[Renewal]:
+        within = attempt_time(self._ttl).total_seconds()
         try:
-            async with asyncio.timeout(attempt_time(self._ttl).total_seconds()):
-                return await self._renew(await self._connected(), leases, patient=patient)
+            async with asyncio.timeout(within):
+                driver = await self._connected()
+                if not patient:
+                    return await self._renew(driver, leases, _SKIPPING)
+                return await self._renew_patiently(driver, leases, until=_time() + within / 2)
         except BaseException:
             await self._disconnect()  # whatever state it is in
             raise
 
-    async def _renew(self, driver: Any, leases: Sequence[ExecutionLease], *, patient: bool) -> list[Renewal]:
+    async def _renew_patiently(self, driver: Any, leases: Sequence[ExecutionLease], *, until: float) -> list[Renewal]:
+        """Wait for what is held. If that was in vain, each goes alone, so that no other waits with the one that is."""
+        answers = await self._wait_for(driver, leases)
+        if answers is None and len(leases) > 1:
+            alone = [await self._wait_for(driver, [lease]) if _time() < until else None for lease in leases]
+            answers = [None if answer is None else answer[0] for answer in alone]
+        return answers or [None] * len(leases)
+
+    async def _wait_for(self, driver: Any, leases: Sequence[ExecutionLease]) -> list[Renewal] | None:
+        """None when somebody does not let go."""
+        try:
+            return await self._renew(driver, leases, _WAITING)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            await driver.execute("ROLLBACK")
+            return None
+
+    async def _renew(self, driver: Any, leases: Sequence[ExecutionLease], lock: str) -> list[Renewal]:
         uids, owners, generations = zip(*map(_id, leases), strict=True)
-        await driver.execute(f"BEGIN; SET LOCAL lock_timeout = '{_PATIENCE}'" if patient else "BEGIN")
-        locked = await driver.fetch(_WAITING if patient else _SKIPPING, uids, owners, generations)
+        await driver.execute("BEGIN" if lock is _SKIPPING else f"BEGIN; SET LOCAL lock_timeout = '{_PATIENCE}'")
+        locked = await driver.fetch(lock, uids, owners, generations)
         expiries: dict[_Id, int] = {}
         if locked:
             renewed = await driver.fetch(_RENEW, [row[0] for row in locked], self._ttl // MICROSECOND)
