@@ -219,7 +219,7 @@ class ThreadKeeper:
         everyone = self._everyone()
         held = [kept for kept in everyone if kept.held]
         attempt = _Attempt(started, held or everyone, patient=bool(held))
-        if not attempt.batch:
+        if not attempt.batch or self._closed:
             return
         trouble: Exception | None = None
         answers: list[Renewal] = [None] * len(attempt.batch)
