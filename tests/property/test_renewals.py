@@ -184,7 +184,7 @@ def by_the_rules(
     return Row(record, before.next_item_at, ready_at(record, turn, before.next_item_at, NOW)), renewed
 
 
-@same_histories(100)
+@same_histories(60)
 @given(data=st.data(), patient=st.booleans())
 def test_renewing_many_leases_in_one_statement_is_renewing_each_by_the_rules(
     database: Database, data: st.DataObject, patient: bool
