@@ -17,7 +17,7 @@
     │   ├── TurnUnsettled  TurnSettled  TurnParked  TurnCancelRequested
     │   └── ReplayMismatch  OutcomeRecorded
     ├── TryAgain                somebody else has it; retry after a reload
-    │   └── SessionBusy  LeaseLost
+    │   └── SessionBusy  LeaseLost  LeaseOverdue
     ├── StoreUnavailable        wait, then repeat the same call
     │   └── StoreLocked  DiskFull  StoreClosed  WriteUnknown
     ├── WiringError             change the set-up
@@ -388,6 +388,24 @@ class LeaseLost(TryAgain):
             "acquire it again and reload"
         )
         self.session, self.owner, self.generation, self.found = session, owner, generation, found
+
+    @property
+    def released(self) -> bool:
+        """Whether the owner let it go. Nobody took it over then: a takeover raises the generation."""
+        return self.found == self.generation
+
+
+class LeaseOverdue(TryAgain):
+    """The lease was not renewed in time. Nobody is known to have taken it, and anybody may."""
+
+    code = "try_again.lease_overdue"
+
+    def __init__(self, session: SessionUid, *, owner: OwnerId, generation: int, problem: str) -> None:
+        super().__init__(
+            f"the lease that {owner} has on session {session} (generation {generation}) was not renewed in time: "
+            f"{problem}; acquire it again before going on"
+        )
+        self.session, self.owner, self.generation, self.problem = session, owner, generation, problem
 
 
 # -- wait and repeat ---------------------------------------------------------------------------------------------------

@@ -72,6 +72,15 @@ def check_ttl(ttl: timedelta) -> timedelta:
     return ttl
 
 
+def check_renewals(ttl: timedelta, every: timedelta) -> None:
+    """A lease has to survive two renewals that fail."""
+    check_ttl(ttl)
+    if not timedelta(milliseconds=1) <= every <= ttl / 3:
+        raise InvalidValue(
+            "every", f"a lease is renewed three times before it runs out, so at most {ttl / 3}, not {every}"
+        )
+
+
 def check_size(what: str, size: int, limit: int = MAX_BODY) -> None:
     if size > limit:
         raise TooLarge(what, size=size, limit=limit)

@@ -8,6 +8,7 @@ store's own time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +20,7 @@ from lash.commit.outbox import Debt
 from lash.commit.plan import CommitPlan, CommitReceipt
 from lash.commit.usage import UsageTotal
 from lash.encoding import JsonObject
+from lash.errors import LashError
 from lash.graph.nodes import Node
 from lash.graph.session import Document, DocumentKind, NewFork, NewSession, Session
 from lash.ids import (
@@ -248,6 +250,68 @@ class InboxStore(Protocol):
         ...
 
 
+class KeptLease(Protocol):
+    """A lease that a keeper renews."""
+
+    @property
+    def lease(self) -> ExecutionLease:
+        """As it was last renewed."""
+        ...
+
+    @property
+    def sure(self) -> bool:
+        """Whether its time still runs, by this machine's own clock: then nobody can have taken the session over.
+
+        It may be asked from any thread, is true to the moment, and turns False before anything else is heard. Ask it
+        before an effect that must not run twice. Only a write tells for certain: the fence is the generation.
+        """
+        ...
+
+    @property
+    def gone(self) -> asyncio.Future[LashError | None]:
+        """Done when the keeper no longer renews the lease, with the reason.
+
+        LeaseLost: somebody took it over, and every write of this owner is refused. SessionDeleted: there is nothing
+        left to run. LeaseOverdue: it could not be renewed in time; its ``__cause__`` is what the store said, if it said
+        anything. None: it was let go or released, or the keeper was closed.
+
+        There is no way back from here but to acquire the lease anew and keep that. The same owner may find its old
+        generation, and then nobody was there in between.
+        """
+        ...
+
+
+class LeaseKeeper(Protocol):
+    """Renews leases as long as the event loop lives. It belongs to the loop that it was made on: use it there.
+
+    An event loop that is busy loses nothing; one that has not answered for a whole ``ttl`` is taken for dead, and all
+    leases are given up, so that a program that hangs does not hold its sessions for ever. It hears of that when it
+    comes back. Open it with ``async with``. Leaving ends the renewals and releases nothing.
+    """
+
+    ttl: timedelta
+
+    def time(self) -> float:
+        """The time that ``keep`` asks for: seconds on a clock that nobody sets."""
+        ...
+
+    def keep(self, lease: ExecutionLease, *, asked_at: float) -> KeptLease:
+        """Renew a lease from now on. It was acquired with the keeper's ``ttl``, by a call made at ``asked_at``: its
+        time runs from then on, not from the answer. Keeping a lease that is kept returns the same KeptLease."""
+        ...
+
+    def let_go(self, lease: ExecutionLease) -> None:
+        """Renew it no more; a renewal that is under way may still land. Before the lease is released or after:
+        released is not lost. One that is not kept is left alone."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
 class LeaseStore(Protocol):
     """Who may run a session."""
 
@@ -266,6 +330,12 @@ class LeaseStore(Protocol):
         An open turn that this owner took up is thereby handed over: it stays open, the session is ready at once, and
         the attempt does not count. Releasing twice is releasing once; a displaced owner is LeaseLost.
         """
+        ...
+
+    async def lease_keeper(self, *, ttl: timedelta, every: timedelta | None = None) -> LeaseKeeper:
+        """What renews the leases of a process, all of them together and a little more often than ``every`` so often,
+        which is a third of ``ttl`` at most. Each is changed as ``renew`` would. It opens nothing before it has a lease
+        to renew, and ends with the store."""
         ...
 
     async def lease(self, uid: SessionUid) -> LeaseRecord:

@@ -11,7 +11,8 @@ import json
 import sys
 from datetime import timedelta
 
-from lash.ids import ReplayKey, SessionUid, TurnId
+from lash.errors import SessionBusy
+from lash.ids import OwnerId, ReplayKey, SessionUid, TurnId
 from lash.store.contract import Store
 from lash.store.opening import open_store
 from lash.testing.builders import Driven, a_message, an_opening, commit_nodes, hears, must_acquire, plan_of, says
@@ -70,7 +71,31 @@ async def grow(store: Store, uid: str, who: str) -> None:
         tell(text=f"{who} {number}")
 
 
-PROGRAMS = {program.__name__: program for program in (enqueue, answer, start_a_turn, commit_again, grow)}
+async def keep(store: Store, uid: str, ttl: str) -> None:
+    """Keep the lease of a session until it is gone, and tell why it is."""
+    async with await store.lease_keeper(ttl=timedelta(seconds=float(ttl))) as keeper:
+        asked_at = keeper.time()
+        lease = await must_acquire(store, SessionUid(uid), "kept", ttl=keeper.ttl)
+        kept = keeper.keep(lease, asked_at=asked_at)
+        tell(generation=lease.generation)
+        gone = await kept.gone
+        tell(gone=type(gone).__name__, found=getattr(gone, "found", None), sure=kept.sure)
+
+
+async def want(store: Store, uid: str, owner: str) -> None:
+    """Ask for the lease of a session until it is ours, and tell when it is."""
+    tell(ready=True)
+    while True:
+        try:
+            acquired = await store.acquire(SessionUid(uid), OwnerId(owner), ttl=timedelta(minutes=1))
+        except SessionBusy:
+            await asyncio.sleep(0.02)
+        else:
+            tell(generation=acquired.lease.generation)
+            return
+
+
+PROGRAMS = {program.__name__: program for program in (enqueue, answer, start_a_turn, commit_again, grow, keep, want)}
 
 
 async def main(name: str, url: str, *arguments: str) -> None:

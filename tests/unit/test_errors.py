@@ -206,6 +206,7 @@ NEXT_STEPS = {
     "OutcomeRecorded": "read the journal and go on from that",
     "SessionBusy": "wait, then try again",
     "LeaseLost": "acquire it again and reload",
+    "LeaseOverdue": "acquire it again before going on",
     "MissingExtra": "pip install 'lash[postgres]'",
     "NetworkFileSystem": "use a local disk, or Postgres",
     "DatabaseTooOld": "run 'lash db upgrade'",

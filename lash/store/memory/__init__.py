@@ -41,6 +41,8 @@ class MemoryStore(
 
     async def aclose(self) -> None:
         self._closed = True
+        for keeper in list(self.keepers):
+            await keeper.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from lash.errors import SessionDeleted, SessionNotFound, StoreClosed
 from lash.ids import SessionUid
 from lash.store.checks import check_limit, read_cursor
 from lash.store.contract import Page
+from lash.store.keeper import ThreadKeeper
 from lash.store.memory.data import MemoryData, SessionRows
 from lash.turn.record import causes, ready_at
 
@@ -27,6 +29,7 @@ class Handle:
         self._clock = clock or SystemClock()
         self._data = MemoryData() if data is None else data
         self._closed = False
+        self.keepers: weakref.WeakSet[ThreadKeeper] = weakref.WeakSet()
 
     @property
     def data(self) -> MemoryData:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lash import lease as leases
-from lash.errors import SessionBusy, TurnNotFound, TurnSettled, WaitNotFound
+from lash.errors import LeaseLost, SessionBusy, SessionDeleted, SessionNotFound, TurnNotFound, TurnSettled, WaitNotFound
 from lash.ids import OperationId, OwnerId, ReplayKey, RequestId, SessionUid, TurnId, WaitId
 from lash.inbox import taking
 from lash.inbox.items import Boundary, InboxItem
@@ -26,6 +27,7 @@ from lash.store.checks import (
     check_wait,
 )
 from lash.store.contract import CancelRequested, OpenedTurn, ReadySession, TurnOpening
+from lash.store.keeper import Renewal, ThreadKeeper, attempt_time
 from lash.store.memory.data import SessionRows, own_json
 from lash.store.memory.handle import Handle
 from lash.store.memory.inbox import Admitting, own_item
@@ -63,6 +65,12 @@ class MemoryLeases(Handle):
             if held.owner is not None and turn is not None and turn.generation == lease.generation:
                 rows.turns[turn.id] = record.hand_over(turn)
 
+    async def lease_keeper(self, *, ttl: timedelta, every: timedelta | None = None) -> ThreadKeeper:
+        self.data  # noqa: B018 (refuses when the store is closed)
+        keeper = ThreadKeeper(_Renewer(self, ttl), ttl=ttl, every=every)
+        self.keepers.add(keeper)
+        return keeper
+
     async def lease(self, uid: SessionUid) -> LeaseRecord:
         return self.living(uid).lease
 
@@ -73,6 +81,34 @@ class MemoryLeases(Handle):
         sessions = [rows.session for rows in self.data.sessions.values() if rows.session.agent in agents]
         due = [ReadySession(s.uid, s.name, s.agent, s.ready_at) for s in sessions if s.ready_at and s.ready_at <= now]
         return sorted(due, key=lambda session: session.ready_at)[:limit]
+
+
+class _Renewer:
+    """The rows belong to the event loop, so it is asked to renew. While it is busy nobody else can take a lease."""
+
+    def __init__(self, store: MemoryLeases, ttl: timedelta) -> None:
+        self._store = store
+        self._ttl = ttl
+        self._loop = asyncio.get_running_loop()
+
+    def renew(self, leases: Sequence[ExecutionLease], *, patient: bool) -> list[Renewal]:
+        asked = asyncio.run_coroutine_threadsafe(self._renew(leases), self._loop)
+        try:
+            return asked.result(attempt_time(self._ttl).total_seconds())
+        finally:
+            asked.cancel()
+
+    async def _renew(self, leases: Sequence[ExecutionLease]) -> list[Renewal]:
+        return [await self._renewal(lease) for lease in leases]
+
+    async def _renewal(self, lease: ExecutionLease) -> Renewal:
+        try:
+            return await self._store.renew(lease, ttl=self._ttl)
+        except (LeaseLost, SessionDeleted, SessionNotFound) as refusal:
+            return refusal
+
+    def close(self) -> None:
+        pass
 
 
 class MemoryTurns(Admitting, Waiting):

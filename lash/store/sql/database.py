@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from lash.store.keeper import Renewer
 from lash.store.sql.steps import Settled, Write
 
 R = TypeVar("R")
@@ -32,6 +33,10 @@ class Database(Protocol):
 
     async def read(self, look: Callable[[Connection], R]) -> R:
         """Run some statements on one snapshot, beside the writer."""
+        ...
+
+    def renewer(self, ttl: timedelta) -> Renewer:
+        """What renews leases for so long, from another thread, beside the writer. Connects when it is first asked."""
         ...
 
     async def begin_service(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import AdaptedConnection, Connection, text
@@ -16,6 +17,7 @@ from lash.clock import from_micros
 from lash.errors import LashError, MissingExtra, StoreLocked, StoreUnavailable, UnsupportedUrl, WriteUnknown
 from lash.store.sql.faults import translated
 from lash.store.sql.link import PostgresLink
+from lash.store.sql.renewals import PostgresRenewer
 from lash.store.sql.steps import Settled, Unsettled, Write, settle
 
 R = TypeVar("R")
@@ -32,6 +34,7 @@ _SETTINGS = ("application_name", "host", "port", "sslmode", "timeout")
 class PostgresDatabase:
     def __init__(self, url: URL) -> None:
         self.where = f"the database {shown(url)}"
+        self._url = url
         self._engine = connecting_engine(url)
         self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._turn = asyncio.Lock()
@@ -129,6 +132,9 @@ class PostgresDatabase:
         with translated(self.where):
             async with self._readers.connect() as connection:
                 return await connection.run_sync(look)
+
+    def renewer(self, ttl: timedelta) -> PostgresRenewer:
+        return PostgresRenewer(partial(connecting_engine, self._url), self.where, ttl=ttl)
 
     async def begin_service(self) -> None:
         pass

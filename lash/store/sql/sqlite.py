@@ -31,6 +31,7 @@ from lash.store.sql.faults import is_io_error, translated
 from lash.store.sql.gate import Gate
 from lash.store.sql.link import SqliteLink
 from lash.store.sql.owners import Owners
+from lash.store.sql.renewals import SqliteRenewer
 from lash.store.sql.steps import Settled, Write, settle
 from lash.store.sql.wal import Wal
 
@@ -46,12 +47,12 @@ _log = logging.getLogger("lash.store")
 class SqliteDatabase:
     def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta) -> None:
         self.where = f"the database {path}"
+        self._path = path.resolve()  # SQLite names its own files after the real one, too
         self._clock = clock
         self._patience = busy_timeout.total_seconds()
-        real = path.resolve()  # SQLite names its own files after the real one, too
-        self._gate = Gate(real, self.where)
-        self._wal = Wal(real)
-        self._owners = Owners(real)
+        self._gate = Gate(self._path, self.where)
+        self._wal = Wal(self._path)
+        self._owners = Owners(self._path)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lash-sqlite")
         self._engine = writing_engine(path, busy_timeout)
         self._bare: object = None
@@ -127,6 +128,9 @@ class SqliteDatabase:
         with translated(self.where):
             async with self._readers.connect() as connection:
                 return await connection.run_sync(look)
+
+    def renewer(self, ttl: timedelta) -> SqliteRenewer:
+        return SqliteRenewer(self._path, Gate(self._path, self.where), clock=self._clock, ttl=ttl)
 
     async def begin_service(self) -> None:
         """Switch to WAL, which stays with the file. Only now: somebody else's file is left as it was found.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Self, TypeVar
@@ -48,6 +49,7 @@ from lash.store.contract import (
     TurnOpening,
     Vacuumed,
 )
+from lash.store.keeper import ThreadKeeper
 from lash.store.sql import blobs, commits, graph, inbox, leases, outbox, sessions, turns
 from lash.store.sql import waits as sql_waits
 from lash.store.sql.database import Database
@@ -77,6 +79,7 @@ class SqlStore:
         self._closing: asyncio.Task[None] | None = None
         self._reads = 0
         self._unread = asyncio.Event()
+        self._keepers: weakref.WeakSet[ThreadKeeper] = weakref.WeakSet()
 
     async def _read(self, look: Callable[[Connection], R]) -> R:
         self._check_open()
@@ -187,6 +190,12 @@ class SqlStore:
 
     async def release(self, lease: ExecutionLease) -> None:
         await self._writer.write(leases.release(lease))
+
+    async def lease_keeper(self, *, ttl: timedelta, every: timedelta | None = None) -> ThreadKeeper:
+        self._check_open()
+        keeper = ThreadKeeper(self._database.renewer(ttl), ttl=ttl, every=every)
+        self._keepers.add(keeper)
+        return keeper
 
     async def lease(self, uid: SessionUid) -> LeaseRecord:
         return await self._read(lambda connection: leases.read(connection, uid))
@@ -350,6 +359,8 @@ class SqlStore:
             while self._reads:
                 self._unread.clear()
                 await self._unread.wait()
+            for keeper in list(self._keepers):  # last: what is being written needs its leases
+                await keeper.aclose()
         finally:
             await self._database.aclose()
 

@@ -23,6 +23,7 @@ from lash.testing.contract.forks import ForkContract
 from lash.testing.contract.graph import GraphContract
 from lash.testing.contract.inbox import InboxContract
 from lash.testing.contract.journal import JournalContract
+from lash.testing.contract.keeping import KeepingContract
 from lash.testing.contract.leases import LeaseContract
 from lash.testing.contract.listing import ListingContract
 from lash.testing.contract.maintenance import MaintenanceContract
@@ -46,6 +47,7 @@ __all__ = [
     "GraphContract",
     "InboxContract",
     "JournalContract",
+    "KeepingContract",
     "LeaseContract",
     "ListingContract",
     "MaintenanceContract",

@@ -129,6 +129,7 @@ OTHER_CALLS: dict[str, Call] = {
     "sessions": lambda store, _: store.sessions(),
     "delete": lambda store, old: store.delete(old.uid),
     "ready": lambda store, _: store.ready(["default"]),
+    "lease_keeper": lambda store, _: store.lease_keeper(ttl=TTL),
     "answer": lambda store, _: store.answer(f"{new_id()}.0", None),
     "debts": lambda store, _: store.debts(),
     "put_blob": lambda store, _: store.put_blob(b"x"),
