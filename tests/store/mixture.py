@@ -51,6 +51,7 @@ class Prepared:
 
 # -- the kinds ---------------------------------------------------------------------------------------------------------
 
+
 async def _admit(store: Store) -> Prepared:
     uid, item = (await a_session(store)).uid, a_message("hello")
     return Prepared("admit", lambda s: s.admit(uid, item), "lash_inbox WHERE id = {}", item.id)
@@ -197,7 +198,7 @@ async def landed(url: str, writes: Sequence[Prepared]) -> list[bool]:
             rows = await connection.fetch(question)
         finally:
             await connection.close()
-    found = {number: count for number, count in rows}
+    found = {row[0]: row[1] for row in rows}
     assert max(found.values(), default=0) <= 1, "a write has landed twice"
     return [found[number] == 1 for number in range(len(writes))]
 
