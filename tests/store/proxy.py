@@ -56,11 +56,21 @@ class Network:
         self._kill: Callable[[int], Awaitable[None]] | None = None
         self.struck: bytes | None = None
         """The request that the fault struck."""
+        self._stays_down = False
         self._swallows = False
+        self._served: list[_Connection] = []
         self._open: set[asyncio.StreamWriter] = set()
 
-    def arm(self, fault: Fault, strikes: Where, kill: Callable[[int], Awaitable[None]] | None = None) -> None:
-        self._fault, self._strikes, self._kill = fault, strikes, kill
+    def arm(
+        self,
+        fault: Fault,
+        strikes: Where,
+        kill: Callable[[int], Awaitable[None]] | None = None,
+        *,
+        stays_down: bool = False,
+    ) -> None:
+        """``stays_down`` lets no new connection through after the fault."""
+        self._fault, self._strikes, self._kill, self._stays_down = fault, strikes, kill, stays_down
         self.struck = None
 
     def disarm(self) -> None:
@@ -69,6 +79,11 @@ class Network:
     def swallow_everything(self) -> None:
         """From now on nothing is passed on, and new connections are accepted and never hear a word."""
         self._swallows = True
+
+    def silence_all(self) -> None:
+        """Nothing is passed on over the connections that there are; new ones are served."""
+        for connection in self._served:
+            connection.silent = True
 
     def recover(self) -> None:
         """New connections are served again."""
@@ -82,6 +97,7 @@ class Network:
         from_server, to_server = await self._connect()
         self._open.add(to_server)
         connection = _Connection(self, reader, writer, from_server, to_server)
+        self._served.append(connection)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, _Cut):
             await connection.run()
         for end in (writer, to_server):
@@ -106,6 +122,7 @@ class Network:
             return None
         fault, self._fault = self._fault, None
         self.struck = request
+        self._swallows = self._stays_down
         return fault
 
     async def kill(self, backend: int) -> None:
@@ -126,7 +143,7 @@ class _Connection:
         self._reader, self._writer = reader, writer
         self._from_server, self._to_server = from_server, to_server
         self._backend = 0
-        self._silent = False
+        self.silent = False
         self._lost_until: bytes | None = None
         self._keeps_half = False
         self._answer = b""
@@ -159,7 +176,7 @@ class _Connection:
             request = b""
 
     async def _pass_on(self, kind: bytes, request: bytes) -> None:
-        fault = self._network.fault_at(request)
+        fault = "silent before" if self.silent else self._network.fault_at(request)
         match fault:
             case "cut before":
                 raise _Cut
@@ -173,11 +190,11 @@ class _Connection:
             case "killed":
                 await self._network.kill(self._backend)
             case "silent before" | "silent after":
-                self._silent = True
+                self.silent = True
         if fault != "silent before":
             self._to_server.write(request)
             await self._to_server.drain()
-        if self._silent:
+        if self.silent:
             await swallow(self._reader)
 
     async def _answers(self) -> None:
@@ -185,12 +202,12 @@ class _Connection:
             try:
                 kind, message = await _message(self._from_server)
             except asyncio.IncompleteReadError:
-                if self._silent:  # nobody is told that the server has closed the connection
+                if self.silent:  # nobody is told that the server has closed the connection
                     await asyncio.Event().wait()
                 raise
             if kind == b"K":
                 self._backend = struct.unpack("!I", message[5:9])[0]
-            if self._silent:
+            if self.silent:
                 continue
             if self._lost_until is not None:
                 self._lose(kind, message)

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import URL
 
-from lash.errors import StoreUnavailable
+from lash.errors import StoreUnavailable, WriteUnknown
 from lash.ids import SessionUid
 from lash.store.contract import Store
 from lash.store.opening import open_store
@@ -23,7 +23,7 @@ from lash.store.sql.store import SqlStore
 from lash.testing.builders import a_message, a_session
 from lash.testing.checking import check_database
 from tests.postgres import PostgresServer
-from tests.store.mixture import SUBMITTED_AT_ONCE, check_answers, prepare
+from tests.store.mixture import SUBMITTED_AT_ONCE, check_answers, landed, prepare
 from tests.store.proxy import FAULTS, Fault, Network, Where, behind_a_network, nth, statement
 
 LONG = bool(os.environ.get("LASH_LONG"))
@@ -138,6 +138,18 @@ async def test_a_batch_that_landed_while_its_answer_was_lost_is_acknowledged(pla
     assert place.batches == [60, 52]
 
 
+@pytest.mark.parametrize("fault", ["cut before", "cut after", "silent after"])
+async def test_a_batch_whose_fate_nobody_could_ask_for_is_unknown_to_all_of_it(place: Place, fault: Fault) -> None:
+    """Nothing goes through any more after the fault, so the second run that would tell comes to nothing."""
+    writes = await prepare(place.direct, of_each=1, kinds=SUBMITTED_AT_ONCE)
+    place.network.arm(fault, statement("COMMIT"), stays_down=True)
+    ends = await asyncio.gather(*(write.make(place.store) for write in writes), return_exceptions=True)
+    assert [type(end) for end in ends] == [WriteUnknown] * len(writes)
+    assert await landed(place.url, writes) == [fault != "cut before"] * len(writes)
+    place.network.recover()
+    await check_answers(place.url, place.store, writes, ends)
+
+
 # -- silence -----------------------------------------------------------------------------------------------------------
 
 READS: dict[str, Callable[[Store, SessionUid], Awaitable[object]]] = {
@@ -159,6 +171,16 @@ async def test_a_read_that_is_not_answered_is_asked_again_on_a_new_connection(
     assert place.network.struck is not None
 
 
+async def test_connections_that_all_fell_silent_are_replaced_by_new_ones(place: Place) -> None:
+    uid, item = (await a_session(place.direct)).uid, a_message()
+    await place.store.admit(uid, a_message())
+    await asyncio.gather(*(place.store.find(uid) for _ in range(4)))
+    place.network.silence_all()
+    async with asyncio.timeout(20):
+        admitted, found = await asyncio.gather(place.store.admit(uid, item), place.store.find(uid))
+    assert (admitted.seq, found.uid) == (2, uid)
+
+
 async def test_a_network_that_swallows_everything_is_unavailable_until_it_does_not(place: Place) -> None:
     uid, items = (await a_session(place.direct)).uid, [a_message(f"{number}") for number in range(3)]
     await place.store.admit(uid, items[0])
@@ -173,7 +195,11 @@ async def test_a_network_that_swallows_everything_is_unavailable_until_it_does_n
     assert [(await place.store.admit(uid, item)).seq for item in items] == [1, 2, 3]
 
 
-async def test_a_store_on_a_silent_network_cannot_be_opened_and_can_be_closed(postgres: PostgresServer) -> None:
+async def test_a_store_on_a_silent_network_cannot_be_opened_and_can_be_closed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for an answer to a goodbye for as long as for one to a question."""
+    monkeypatch.setattr(postgres_database, "ANSWER_TIMEOUT", 60.0)
     async with behind_a_network(postgres.shared) as (url, network):
         store = await open_store(url)
         await asyncio.gather(*(store.sessions(limit=1) for _ in range(4)))

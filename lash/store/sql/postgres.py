@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import AdaptedConnection, Connection, event, text
 from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
 from lash.clock import from_micros
 from lash.errors import LashError, MissingExtra, StoreLocked, StoreUnavailable, UnsupportedUrl, WriteUnknown
@@ -42,8 +43,11 @@ class PostgresDatabase:
     def __init__(self, url: URL, *, in_time: bool) -> None:
         """``in_time`` says that every statement has to be answered in ANSWER_TIMEOUT."""
         self.where = f"the database {shown(url)}"
-        self._engine = connecting_engine(url, answer_timeout=ANSWER_TIMEOUT if in_time else None)
-        self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        timeout = ANSWER_TIMEOUT if in_time else None
+        # No pool for the writer: when its connection is lost, others that lie in one are likely to be lost too.
+        self._engine = connecting_engine(url, answer_timeout=timeout, pooled=False)
+        self._pool = connecting_engine(url, answer_timeout=timeout)
+        self._readers = self._pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._turn = asyncio.Lock()
         self._writer: AsyncConnection | None = None
 
@@ -150,18 +154,20 @@ class PostgresDatabase:
     async def aclose(self) -> None:
         async with self._turn:
             if self._writer is not None:
-                await self._writer.close()
+                await _says_goodbye(self._writer.close)
                 self._writer = None
-        while not await self._said_goodbye():
-            pass  # the one that was not answered is dropped; the others are still to come
+        while not await _says_goodbye(self._pool.dispose):
+            pass  # one connection of the pool was not answered and is dropped; the others are still to come
 
-    async def _said_goodbye(self) -> bool:
-        try:
-            async with asyncio.timeout(GOODBYE_TIMEOUT):
-                await self._engine.dispose()
-        except TimeoutError:
-            return False
-        return True
+
+async def _says_goodbye(close: Callable[[], Awaitable[None]]) -> bool:
+    """Close in good order, if the server answers to that. A connection that it does not answer on is dropped."""
+    try:
+        async with asyncio.timeout(GOODBYE_TIMEOUT):
+            await close()
+    except TimeoutError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -190,7 +196,7 @@ async def _adapted(connection: AsyncConnection) -> AdaptedConnection:
     return cast(AdaptedConnection, (await connection.get_raw_connection()).dbapi_connection)
 
 
-def connecting_engine(url: URL, *, answer_timeout: float | None = None) -> AsyncEngine:
+def connecting_engine(url: URL, *, answer_timeout: float | None = None, pooled: bool = True) -> AsyncEngine:
     """An engine for a URL as users write it.
 
     Settings whose name has a dot are handed to the server: that is how a test names the row that moves its clock
@@ -214,18 +220,21 @@ def connecting_engine(url: URL, *, answer_timeout: float | None = None) -> Async
                 arguments["timeout"] = int(query.pop(name))
             case _:
                 raise UnsupportedUrl(f"a Postgres URL has no setting {name!r}; it may have {', '.join(_SETTINGS)}")
-    engine = create_async_engine(url.set(drivername="postgresql+asyncpg", query=query), connect_args=arguments)
+    address = url.set(drivername="postgresql+asyncpg", query=query)
+    pool = AsyncAdaptedQueuePool if pooled else NullPool
+    engine = create_async_engine(address, connect_args=arguments, poolclass=pool)
     event.listen(engine.sync_engine, "handle_error", _drop_when_silent)
     return engine
 
 
 def _drop_when_silent(failure: ExceptionContext) -> None:
-    """For statements that go by way of SQLAlchemy. Connections that lie in the pool are not trusted any more either."""
+    """For statements that go by way of SQLAlchemy, which gives such a connection up by itself, though only after asking
+    it to close. Those that lie in the pool are not trusted any more either."""
     if isinstance(failure.original_exception, TimeoutError) and failure.connection is not None:
         driver = failure.connection.connection.driver_connection
         assert driver is not None
         driver.terminate()
-        failure.is_disconnect = True
+        failure.invalidate_pool_on_disconnect = True
 
 
 def _check(name: str, holds: bool, rule: str) -> None:
