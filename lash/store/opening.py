@@ -44,7 +44,12 @@ async def open_store(
     parsed = parse_url(url)
     creates = upgrade and parsed.get_backend_name() == "sqlite"
     database = connect(
-        parsed, create=creates, clock=clock or SystemClock(), busy_timeout=busy_timeout, mount_table=mount_table
+        parsed,
+        create=creates,
+        clock=clock or SystemClock(),
+        busy_timeout=busy_timeout,
+        mount_table=mount_table,
+        in_time=True,
     )
     try:
         secret = await _transact(database, _upgraded if creates else _checked)
@@ -77,10 +82,15 @@ async def _transact(database: Database, change: Callable[[Connection], R]) -> R:
         raise error.refusal from error
 
 
-def connect(url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mount_table: Path) -> Database:
-    """The database behind a URL. Nothing is read or written yet, except that a new SQLite file's folder is made."""
+def connect(
+    url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mount_table: Path, in_time: bool = False
+) -> Database:
+    """The database behind a URL. Nothing is read or written yet, except that a new SQLite file's folder is made.
+
+    ``in_time`` gives up on a server that does not answer. Without it a migration may take as long as it takes.
+    """
     if url.get_backend_name() == "postgresql":
-        return PostgresDatabase(url)
+        return PostgresDatabase(url, in_time=in_time)
     path = Path(url.database or "").absolute()
     check_local(path.resolve().parent, mount_table)
     try:

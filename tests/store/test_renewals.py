@@ -29,8 +29,8 @@ from lash.store.contract import KeptLease, LeaseKeeper, Store
 from lash.store.keeper import Renewal
 from lash.store.opening import open_store
 from lash.store.sql import renewals
-from lash.store.sql.postgres import connecting_engine
 from lash.store.sql.gate import Gate
+from lash.store.sql.postgres import connecting_engine
 from lash.store.sql.renewals import PostgresRenewer, SqliteRenewer
 from lash.testing import check_database
 from lash.testing.builders import TTL, Driven, a_message, a_session, an_effect, must_acquire, must_open

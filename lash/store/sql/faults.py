@@ -70,7 +70,7 @@ def _translate_driver(error: BaseException, where: str) -> LashError | Unsettled
         return _from_postgres(code, error, where)
     if isinstance(error, PermissionError):
         return AccessDenied(f"{where} cannot be opened: {error}. Check its owner and permissions")
-    return StoreUnavailable(f"{where} does not answer: {error}")
+    return StoreUnavailable(f"{where} does not answer{f': {error}' if str(error) else ' in time'}")
 
 
 def is_io_error(error: sqlite3.Error) -> bool:
