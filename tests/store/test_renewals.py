@@ -36,8 +36,8 @@ from lash.testing import check_database
 from lash.testing.builders import TTL, Driven, a_message, a_session, an_effect, must_acquire, must_open
 from lash.testing.contract.keeping import OFTEN, expiry, fate, keep, renewed, until
 from tests.postgres import PostgresServer
+from tests.store.holding import Query, beside, file_locked, holding
 from tests.store.test_processes import running
-from tests.store.test_races import Query, beside, file_locked, holding
 
 SHORT = timedelta(seconds=1.2)
 """So long last leases that are to run out within a test. Nothing that must not happen hangs on it by less than half."""
