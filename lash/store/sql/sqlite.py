@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,7 +62,7 @@ class SqliteDatabase:
         self._reading: set[asyncio.Task[Any]] = set()
 
     async def settle(self, writes: Sequence[Write[Any]], *, patient: bool = False) -> list[Settled[Any] | None]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, writes)
+        return await self._on_thread(partial(self._settle, writes))
 
     def _settle(self, writes: Sequence[Write[Any]]) -> list[Settled[Any] | None]:
         with translated(self.where):
@@ -94,6 +95,13 @@ class SqliteDatabase:
         except Exception as error:  # no caller waits for it, and a later batch tries again
             _log.warning("the log of %s could not be folded in: %s", self.where, error)
 
+    async def _on_thread(self, work: Callable[[], R]) -> R:
+        """Run something on the writer's thread. ``run_in_executor`` does it too and takes longer, and every write waits
+        for it."""
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._thread.submit(_answer, answer, work)
+        return await answer
+
     def _driver(self) -> sqlite3.Connection:
         """The connection of the writer's thread, as the driver knows it."""
         if self._bare is None:
@@ -107,7 +115,7 @@ class SqliteDatabase:
             with translated(self.where), self._gate.passed(self._patience), self._engine.begin() as connection:
                 return change(connection)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+        return await self._on_thread(run)
 
     async def read(self, look: Callable[[Connection], R]) -> R:
         """A read that has begun comes to its end, even if its caller is cancelled: broken off, its connection would be
@@ -144,21 +152,20 @@ class SqliteDatabase:
                 switch_to_wal(self._driver(), give_up_at)
                 self._wal.fold(self._driver())
 
-        await asyncio.get_running_loop().run_in_executor(self._thread, run)
+        await self._on_thread(run)
 
     def now(self, connection: Connection) -> datetime:
         return self._clock.now()
 
     async def aclose(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._reading:
             await asyncio.wait(self._reading)
-        inside = await loop.run_in_executor(self._thread, self._enter_to_close)
+        inside = await self._on_thread(self._enter_to_close)
         try:
             await self._readers.dispose()
-            await loop.run_in_executor(self._thread, self._engine.dispose)
+            await self._on_thread(self._engine.dispose)
         finally:
-            await loop.run_in_executor(self._thread, self._leave, inside)
+            await self._on_thread(partial(self._leave, inside))
             self._thread.shutdown()
 
     def _enter_to_close(self) -> bool:
@@ -177,6 +184,20 @@ class SqliteDatabase:
                 self._gate.remove()
             self._gate.leave()
         self._gate.close()
+
+
+def _answer(answer: asyncio.Future[R], work: Callable[[], R]) -> None:
+    try:
+        result = work()
+    except BaseException as error:
+        _tell(answer, partial(answer.set_exception, error))
+    else:
+        _tell(answer, partial(answer.set_result, result))
+
+
+def _tell(answer: asyncio.Future[R], tell: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed, and whoever waited is gone with it
+        answer.get_loop().call_soon_threadsafe(lambda: None if answer.done() else tell())
 
 
 def _commit(driver: sqlite3.Connection, where: str) -> None:
