@@ -71,9 +71,10 @@ async def grow(store: Store, uid: str, who: str) -> None:
         tell(text=f"{who} {number}")
 
 
-async def keep(store: Store, uid: str, ttl: str) -> None:
+async def keep(store: Store, uid: str, ttl: str, every: str) -> None:
     """Keep the lease of a session until it is gone, and tell why it is."""
-    async with await store.lease_keeper(ttl=timedelta(seconds=float(ttl))) as keeper:
+    lasts, pause = timedelta(seconds=float(ttl)), timedelta(seconds=float(every))
+    async with await store.lease_keeper(ttl=lasts, every=pause) as keeper:
         asked_at = keeper.time()
         lease = await must_acquire(store, SessionUid(uid), "kept", ttl=keeper.ttl)
         kept = keeper.keep(lease, asked_at=asked_at)

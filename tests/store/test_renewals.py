@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
-from lash.clock import SystemClock, to_micros
+from lash.clock import MICROSECOND, SystemClock, to_micros
 from lash.errors import LeaseLost, LeaseOverdue, SessionBusy, StoreLocked, StoreUnavailable
 from lash.ids import OwnerId, SessionUid
 from lash.lease import ExecutionLease, LeaseRecord
+from lash.store import keeper as keeping
 from lash.store.contract import KeptLease, LeaseKeeper, Store
 from lash.store.keeper import Renewal
 from lash.store.opening import open_store
@@ -39,8 +40,8 @@ from tests.postgres import PostgresServer
 from tests.store.holding import Query, beside, file_locked, holding
 from tests.store.test_processes import running
 
-SHORT = timedelta(seconds=1.2)
-"""So long last leases that are to run out within a test. Nothing that must not happen hangs on it by less than half."""
+SHORT = timedelta(seconds=1.5)
+"""So long last leases that run out within a test, or are seen not to."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -125,14 +126,12 @@ async def test_a_loop_that_hangs_gives_its_sessions_up_and_hears_the_truth_when_
             assert not free.sure
         for gone in (await fate(kept), await fate(free)):
             assert isinstance(gone, LeaseOverdue)
-            assert "event loop" in gone.problem
         with pytest.raises(LeaseLost):
             await store.record(kept.lease, driven.turn.id, [an_effect()])
         with pytest.raises(SessionBusy):
             await store.acquire(kept.lease.session, kept.lease.owner, ttl=SHORT)
         again = await keep(store, keeper, free.lease.owner, uid=free.lease.session, ttl=SHORT)
         assert again.lease.generation == free.lease.generation
-        await renewed(store, again.lease, until_at=again.lease.expires_at + timedelta(milliseconds=1))
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -140,33 +139,51 @@ async def test_a_loop_that_hangs_gives_its_sessions_up_and_hears_the_truth_when_
 
 async def test_a_process_that_was_stopped_for_too_long_renews_nothing_of_its_successor(store: Store, url: str) -> None:
     uid = (await a_session(store)).uid
-    async with running("keep", url, uid, SHORT.total_seconds()) as process:
+    async with running("keep", url, uid, TTL.total_seconds(), 0.1) as process:
         assert await process.told() == {"generation": 1}
-        await renewed(store, await _lease_of(store, uid), until_at=await expiry(store, uid) + timedelta(milliseconds=1))
-        successor = await _stop_and_take_over(store, process._process, uid)
+        first = await expiry(store, uid)
+        await until(lambda: _lasts_longer(store, uid, first))
+        async with await open_store(await two_ttls_later(url), clock=LATE, busy_timeout=A_MOMENT) as late:
+            successor = await _stop_and_take_over(late, process._process, uid)
         process._process.send_signal(signal.SIGCONT)
         assert await process.told() == {"gone": "LeaseLost", "found": 2, "sure": False}
     assert await store.lease(uid) == LeaseRecord(successor.owner, 2, successor.expires_at)
 
 
-async def _lease_of(store: Store, uid: SessionUid) -> ExecutionLease:
-    record = await store.lease(uid)
-    assert record.owner is not None
-    assert record.expires_at is not None
-    return ExecutionLease(uid, record.owner, record.generation, record.expires_at)
+A_MOMENT = timedelta(seconds=1)
 
 
-async def _stop_and_take_over(store: Store, process: asyncio.subprocess.Process, uid: SessionUid) -> ExecutionLease:
-    process.send_signal(signal.SIGSTOP)
+class LateClock:
+    """For SQLite: what time it is once the lease of who is stopped now has run out."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + 2 * TTL
+
+
+LATE = LateClock()
+
+
+async def two_ttls_later(url: str) -> str:
+    """The same for Postgres: a way to the database for which it is later."""
+    if url.startswith("sqlite"):
+        return url
+    async with beside(url) as query:
+        await query(f"INSERT INTO lash_clock_offsets (name, micros) VALUES ('late', {2 * TTL // MICROSECOND})")
+    return make_url(url).update_query_dict({"lash.clock": "late"}).render_as_string(hide_password=False)
+
+
+async def _lasts_longer(store: Store, uid: SessionUid, than: datetime) -> bool:
+    return await expiry(store, uid) > than
+
+
+async def _stop_and_take_over(late: Store, process: asyncio.subprocess.Process, uid: SessionUid) -> ExecutionLease:
     while True:
+        process.send_signal(signal.SIGSTOP)
         try:
-            return (await store.acquire(uid, OwnerId("successor"), ttl=TTL)).lease
-        except SessionBusy:
-            await asyncio.sleep(0.02)
+            return (await late.acquire(uid, OwnerId("successor"), ttl=TTL)).lease
         except StoreLocked:  # stopped in the middle of a renewal: on SQLite everybody waits for it
             process.send_signal(signal.SIGCONT)
             await asyncio.sleep(0.02)
-            process.send_signal(signal.SIGSTOP)
 
 
 FORGETFUL = """
@@ -357,12 +374,11 @@ async def _somebody_waits(query: Query) -> bool:
 
 async def test_a_row_that_is_held_for_longer_than_the_lease_lasts_makes_that_lease_overdue(postgres_url: str) -> None:
     async with await open_store(postgres_url) as store, await store.lease_keeper(ttl=SHORT, every=SHORT / 20) as keeper:
-        held, free = await keep(store, keeper, ttl=SHORT), await keep(store, keeper, ttl=SHORT)
+        held = await keep(store, keeper, ttl=SHORT)
         async with holding(postgres_url, _lock_row(held.lease.session)):
             gone = await fate(held)
         assert isinstance(gone, LeaseOverdue)
         assert not held.sure
-        assert not free.gone.done()
         again = await keep(store, keeper, held.lease.owner, uid=held.lease.session, ttl=SHORT)
         assert again.lease.generation == held.lease.generation
 
@@ -452,9 +468,12 @@ async def test_a_connection_that_broke_is_replaced(postgres_url: str) -> None:
 
 
 @pytest.mark.skipif("LASH_TEST_POSTGRES" in os.environ, reason="the processes of a server that is not ours are let run")
-async def test_a_connection_that_does_not_answer_is_replaced_in_time(postgres_url: str) -> None:
-    async with await open_store(postgres_url) as store, await store.lease_keeper(ttl=SHORT, every=SHORT / 20) as keeper:
-        lease = await must_acquire(store, (await a_session(store)).uid, ttl=SHORT)
+async def test_a_connection_that_does_not_answer_is_replaced_in_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "_ATTEMPT", timedelta(seconds=0.5))
+    async with await open_store(postgres_url) as store, await store.lease_keeper(ttl=TTL, every=OFTEN) as keeper:
+        lease = await must_acquire(store, (await a_session(store)).uid)
         before = await connections(postgres_url)
         kept = keeper.keep(lease, asked_at=keeper.time())
         await _renewed_again(kept)
@@ -473,7 +492,6 @@ async def test_a_lease_is_overdue_when_the_database_is_out_of_reach_for_too_long
     database = make_url(postgres_url).database
     async with await open_store(postgres_url) as store, await store.lease_keeper(ttl=SHORT) as keeper:
         kept = await keep(store, keeper, ttl=SHORT)
-        await _renewed_again(kept)
         postgres.execute(
             f"ALTER DATABASE {database} ALLOW_CONNECTIONS false",
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'",
@@ -483,21 +501,33 @@ async def test_a_lease_is_overdue_when_the_database_is_out_of_reach_for_too_long
         assert isinstance(gone.__cause__, StoreUnavailable)
         assert not kept.sure
         postgres.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS true")
-        again = await keep(store, keeper, kept.lease.owner, uid=kept.lease.session, ttl=SHORT)
-        assert again.lease.generation == kept.lease.generation
-        await _renewed_again(again)
+        await _recovers(store, keeper, kept.lease)
+
+
+async def _recovers(store: Store, keeper: LeaseKeeper, lease: ExecutionLease) -> None:
+    """Nobody was there in between, so the owner finds its generation; and the keeper comes to renewing again."""
+
+    async def renewed_once() -> bool:
+        again = await keep(store, keeper, lease.owner, uid=lease.session, ttl=keeper.ttl)
+        assert again.lease.generation == lease.generation
+        first = again.lease
+        await until(lambda: _changed_or_gone(again, first))
+        return again.lease.expires_at > first.expires_at
+
+    await until(renewed_once)
+
+
+async def _changed_or_gone(kept: KeptLease, first: ExecutionLease) -> bool:
+    return kept.gone.done() or kept.lease != first
 
 
 async def test_a_lease_is_overdue_when_the_file_is_locked_for_too_long(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locked.db"
     async with await open_store(url) as store, await store.lease_keeper(ttl=SHORT) as keeper:
         kept = await keep(store, keeper, ttl=SHORT)
-        await _renewed_again(kept)
         with file_locked(url):
             gone = await fate(kept)
         assert isinstance(gone, LeaseOverdue)
         assert isinstance(gone.__cause__, StoreLocked)
         assert not kept.sure
-        again = await keep(store, keeper, kept.lease.owner, uid=kept.lease.session, ttl=SHORT)
-        assert again.lease.generation == kept.lease.generation
-        await _renewed_again(again)
+        await _recovers(store, keeper, kept.lease)

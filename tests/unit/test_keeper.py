@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -168,6 +169,31 @@ async def test_time_in_which_the_whole_process_was_stopped_is_no_silence_of_the_
         renewer.answers.put([LATER])
         await settled(lambda: kept.sure)
         assert not kept.gone.done()
+
+
+async def test_a_loop_that_leaves_a_question_unanswered_for_a_ttl_hears_what_came_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hung_for = 0.0
+    now = keeping.elapsed
+    monkeypatch.setattr(keeping, "elapsed", lambda: now() + hung_for)
+    renewer = Scripted()
+    async with ThreadKeeper(renewer, ttl=TTL, every=OFTEN) as keeper:
+        kept = keeper.keep(LEASE, asked_at=keeper.time())
+        renewer.asked.get(timeout=30)  # from here on the loop hangs
+        hung_for = 0.9 * TTL.total_seconds()
+        for _ in range(2):  # less than a ttl is no reason to give up
+            renewer.answers.put([LATER])
+            assert renewer.asked.get(timeout=30) == ([LATER], False)
+        hung_for = 1.1 * TTL.total_seconds()
+        renewer.answers.put([LATER])
+        while kept.sure:
+            time.sleep(0.001)  # noqa: ASYNC251 (it hangs)
+        assert not kept.gone.done()
+        gone = await asyncio.wait_for(kept.gone, 30)
+        assert isinstance(gone, LeaseOverdue)
+        assert gone.problem == "the event loop has not answered for 0:01:00"
+        assert renewer.asked.empty()
 
 
 def test_a_thread_whose_loop_was_closed_ends() -> None:
