@@ -21,3 +21,9 @@ def a_database(kind: str, request: pytest.FixtureRequest, folder: Path) -> Datab
 @pytest.fixture(params=KINDS)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     return a_database(request.param, request, tmp_path)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def shared_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Database:
+    """One database for all tests of a module, which leave each other's sessions alone."""
+    return a_database(request.param, request, tmp_path_factory.mktemp("crash"))

@@ -7,6 +7,7 @@ commit, so that one which was recorded and then thrown away, or run twice, shows
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -181,9 +182,7 @@ async def drive(
     opened = await desk.open_turn(uid, owner, admits() if admits is not None else None)
     if opened.turn is None or opened.acquired is None:
         return False
-    items = {item.id: item for item in opened.items}
-    try:
-        await Drive(desk, random, opened.acquired.lease, opened.turn, dict(items), patient).run()  # type: ignore[arg-type]
-    except PutDown:
-        pass
+    items: dict[str, InboxItem] = {item.id: item for item in opened.items}
+    with contextlib.suppress(PutDown):
+        await Drive(desk, random, opened.acquired.lease, opened.turn, items, patient).run()
     return True

@@ -8,7 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from lash.errors import LeaseLost, OutboxNotFound, RevisionMoved, SessionDeleted, TurnNotFound, TurnSettled, WaitNotFound
+from lash.errors import (
+    LeaseLost,
+    OutboxNotFound,
+    RevisionMoved,
+    SessionDeleted,
+    TurnNotFound,
+    TurnSettled,
+    WaitNotFound,
+)
 from lash.graph.parts import Text
 from lash.graph.session import NewFork, NewSession
 from lash.ids import ItemId, RequestId, SessionName, SessionUid
@@ -169,7 +177,9 @@ async def finish(desk: Desk, seed: str) -> None:
     """Bring everything to its end: take over what dead owners left, answer every wait, pay every debt. Returns when no
     session has anything left to do."""
     keeper = Keeper(desk, "finisher", seed)
-    while not await _is_finished(desk, keeper):
+    while True:
+        if await _is_finished(desk, keeper):
+            return
         await asyncio.sleep(0.02)
 
 

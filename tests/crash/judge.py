@@ -53,9 +53,7 @@ class Judge:
 
     def _by(self, table: str, *columns: str) -> dict[tuple[Any, ...], Row]:
         """The rows of a table by the uid of their session and some columns."""
-        return {
-            (self.uids[row["session"]], *(row[column] for column in columns)): row for row in self.tables[table]
-        }
+        return {(self.uids[row["session"]], *(row[column] for column in columns)): row for row in self.tables[table]}
 
     @cached_property
     def sessions(self) -> dict[str, Row]:
@@ -311,9 +309,9 @@ class Judge:
         owed, asked = self.owed[place], len(given["owes"])
         if owed != asked and not (self.swept and owed < asked):
             yield f"revision {revision} of {uid} owes {owed} debts, not {given['owes']}"
-        if given["metadata"] is not None and (number, json.dumps(given["metadata"])) not in self.metadata:
-            if not self.swept:
-                yield f"revision {revision} of {uid} left no metadata {given['metadata']}"
+        metadata = given["metadata"]
+        if metadata is not None and not self.swept and (number, json.dumps(metadata)) not in self.metadata:
+            yield f"revision {revision} of {uid} left no metadata {metadata}"
         missing = set(given["blobs"]) - self.blobs.keys()
         if missing:
             yield f"revision {revision} of {uid} has lost its blobs {missing}"
@@ -385,7 +383,7 @@ class Judge:
                 continue
             later = [g for ended, g in taken[call.session] if ended < call.began and g > call.given["generation"]]
             if later:
-                yield f"{call.op} of {call.given['owner']} at generation {call.given['generation']} passed after {later}"
+                yield f"{call.op} of {call.given['owner']} passed under {call.given['generation']}, after {later}"
         yield from self._order()
 
     def _was_committed_before(self, call: Call) -> bool:

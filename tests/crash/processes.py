@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -10,6 +11,8 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+import psutil
 
 from tests.crash.calls import Call
 from tests.crash.databases import Place
@@ -91,7 +94,13 @@ class Process:
                 if self._broken is not None:
                     raise Broken(f"{self.name}: {self._broken}")
                 assert not self._closed, f"{self.name} has ended too early"
-                self._news.clear()
+                await self._listen()
+
+    async def _listen(self) -> None:
+        """Until it has said something, or for a moment."""
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.002):
                 await self._news.wait()
 
     async def ready(self) -> None:
@@ -124,6 +133,10 @@ class Process:
     def stop(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
 
+    async def stopped(self) -> None:
+        """Wait until it stands still, whoever stopped it."""
+        await self.until(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
@@ -139,8 +152,7 @@ class Process:
         """How it ended. What it said before has been heard by then."""
         async with asyncio.timeout(seconds):
             while not self._closed:
-                self._news.clear()
-                await self._news.wait()
+                await self._listen()
         await asyncio.to_thread(self._process.join, seconds)
         if self._broken is not None:
             raise Broken(f"{self.name}: {self._broken}")

@@ -59,6 +59,4 @@ async def _repeat(desk: Desk, op: str, given: dict[str, Any], uid: SessionUid) -
 
 def item_of(given: dict[str, Any]) -> NewItem:
     body = Message(parts=(Text(text=given["text"]),))
-    return NewItem(
-        ItemId(given["id"]), body, key=given["key"], when=given["when"], merge_key=given["merge_key"]
-    )
+    return NewItem(ItemId(given["id"]), body, key=given["key"], when=given["when"], merge_key=given["merge_key"])

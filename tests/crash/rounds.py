@@ -7,6 +7,7 @@ answered, takes over, and brings every session to its end. Then: is everything d
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tests.crash.databases import Database
 from tests.crash.judge import last_verdict, verdict
 from tests.crash.processes import Process, process
 
+LONG = bool(os.environ.get("LASH_LONG"))
 SESSIONS = ("ann", "bob", "cat", "dan")
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 
 from tests.crash.databases import Database
-from tests.crash.rounds import story
+from tests.crash.rounds import LONG, story
 
-LONG = bool(os.environ.get("LASH_LONG"))
 SEEDS = range(100 if LONG else 2)
 
 

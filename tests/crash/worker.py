@@ -6,13 +6,17 @@ A fork of a server that has everything imported: a real process, in a hundredth 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
+import signal
 import sys
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
+from lash.errors import LashError
 from lash.graph.session import NewSession
 from lash.ids import SessionName, SessionUid
 from lash.store.contract import Store
@@ -77,7 +81,17 @@ class Worker:
         """One write of ``tests.crash.writes``, with a trap at a point of its transaction."""
         if point is not None:
             self.trap.arm(point, sends)  # type: ignore[arg-type]
-        await self.teller.call(kind, lambda: WRITES[kind].call(self.store, given), lambda answer: answer, **given)
+        with contextlib.suppress(LashError):  # its parent was told
+            await self.teller.call(kind, lambda: WRITES[kind].call(self.store, given), lambda answer: answer, **given)
+
+    async def grow(self, prefix: str, size: int, file_limit: int | None = None) -> None:
+        """Put blobs without end. The system kills whoever writes to a file beyond the limit."""
+        if file_limit is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python would rather have an error
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
+        desk = Desk(self.store, self.teller, self.name, prefix)
+        while True:
+            await desk.put_blob(desk.token(), size)
 
 
 async def _run(name: str, place: Place, connection: Connection, busy_timeout: float | None) -> None:
