@@ -18,7 +18,7 @@ from lash.commit.outbox import Owed
 from lash.commit.parts import Changed
 from lash.commit.plan import CommitPlan
 from lash.commit.usage import Tokens, UsageDelta
-from lash.errors import BlobMissing, TurnCancelRequested
+from lash.errors import BlobMissing, OperationReused, TurnCancelRequested
 from lash.graph.delta import chain
 from lash.graph.frames import INITIAL
 from lash.graph.nodes import FrameOpened, MessageReceived, ModelReplied, Payload
@@ -121,6 +121,8 @@ class Drive:
                 await self.desk.commit(plan)
             except (TurnCancelRequested, BlobMissing):
                 continue  # somebody asked for it meanwhile; a vacuum took it meanwhile
+            except OperationReused:
+                raise PutDown from None  # a successor has settled the turn, in words of its own
             return
 
     async def _blob(self) -> BlobHash:

@@ -414,8 +414,12 @@ class Judge:
             if len(seqs) > 1 and not self.swept:
                 yield f"item {place} was given the places {seqs}"
         for call in self.ledger.calls:
-            if call.refused in ("KeyReused", "IdReused", "OperationReused", "OutcomeRecorded", "ReplayMismatch"):
+            if call.refused in ("KeyReused", "IdReused", "OutcomeRecorded", "ReplayMismatch"):
                 yield f"{call.op} was refused as {call.refused}: {call.given}"
+            if call.refused == "OperationReused" and call.session not in self.doomed:
+                row = self.commits.get((call.session, call.given["operation"]))
+                if row is None or not list(self._differences(call, row)):
+                    yield f"commit {call.given['operation']} was refused for the sake of another, which is not there"
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from tests.crash.hands import finish, hands_of, work
 from tests.crash.repeating import repeat
 from tests.crash.telling import Teller, look
 from tests.crash.traps import Trap, watch
-from tests.crash.writes import WRITES
+from tests.crash.writes import FAR, WRITES
 
 
 class Worker:
@@ -71,11 +71,11 @@ class Worker:
         for call in calls:
             await repeat(Desk(self.store, self.teller, self.name, "repeated"), **call)
 
-    async def retire(self, prefix: str) -> None:
-        """Delete what a story has left, so that the next one begins with an empty database."""
-        desk = Desk(self.store, self.teller, self.name, prefix)
+    async def retire(self) -> None:
+        """Leave nothing of a story but tombstones, so that the next one begins as the first did."""
         for session in (await look(lambda: self.store.sessions(limit=1000))).rows:
-            await desk.delete(session.uid)
+            await self.store.delete(session.uid)
+        await self.store.vacuum(before=FAR)
 
     async def write(self, kind: str, given: dict[str, Any], point: str | None = None, sends: int = 9) -> None:
         """One write of ``tests.crash.writes``, with a trap at a point of its transaction."""

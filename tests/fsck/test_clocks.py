@@ -5,16 +5,29 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from lash.commit.outbox import Owed
 from lash.ids import SessionUid
 from lash.inbox.cancelling import These
+from lash.inbox.items import Wake
 from lash.store.contract import Store
 from lash.testing import check_database
-from lash.testing.builders import a_message, a_session, is_ready, must_acquire, must_open, settle_turn
+from lash.testing.builders import (
+    a_message,
+    a_session,
+    is_ready,
+    must_acquire,
+    must_open,
+    open_with,
+    plan_of,
+    run_turn,
+    settle_turn,
+)
 from lash.testing.harness import StoreHarness, opened
 from tests.contract.stores import PostgresHarness, SqliteHarness, postgres_harness
 from tests.postgres import PostgresServer
@@ -114,3 +127,33 @@ async def test_a_session_that_is_called_up_while_its_lease_runs_is_found_without
         connection.execute("UPDATE lash_sessions SET ready_at = next_item_at")
     report = await check_database(harness.url)
     assert [finding.code for finding in report.findings] == ["ready-at-wrong"]
+
+
+async def test_a_debt_that_was_swept_before_the_turn_that_made_it_is_no_finding(harness: Timed) -> None:
+    async with opened(harness) as store:
+        uid, other = (await a_session(store)).uid, (await a_session(store)).uid
+        await harness.advance(-BACK)
+        driven = await open_with(store, uid)
+        plan = await plan_of(store, driven, release=True)
+        await store.commit(replace(plan, owes=(Owed(other, Wake(source="child")),)))
+        await harness.advance(BACK)
+        [debt] = await store.debts()
+        await store.deliver(debt)
+        if isinstance(harness, SqliteHarness):  # whose time is long past: only what comes later tells
+            await run_turn(store, uid, "and on")
+        assert (await store.vacuum(before=await harness.now() + timedelta(minutes=1))).outbox == 1
+        assert (await store.turn(uid, driven.turn.id)).outcome == "finished"
+    (await check_database(harness.url)).raise_if_broken()
+
+
+async def test_a_changed_commit_is_found_when_the_clock_was_not_set_back(tmp_path: Path) -> None:
+    harness = SqliteHarness(tmp_path / "clock.db")
+    async with opened(harness) as store:
+        uid = (await a_session(store)).uid
+        await run_turn(store, uid, "one")
+        await harness.advance(-BACK)
+        await run_turn(store, uid, "two")
+    with closing(sqlite3.connect(harness.path)) as connection, connection:
+        connection.execute("UPDATE lash_nodes SET body = replace(body, 'one', 'two')")
+    found = [(finding.code, finding.key) for finding in (await check_database(harness.url)).findings]
+    assert found == [("commit-hash-wrong", "session=1 revision=1")]
