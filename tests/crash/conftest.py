@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lash.testing import check_database
 from tests.crash.databases import Database, PostgresDatabase, SqliteFile
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer, in_a_loop_of_its_own
 
 KINDS = ("sqlite", "postgres")
 
@@ -23,7 +25,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     return a_database(request.param, request, tmp_path)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def shared_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """One database for all tests of a module, which leave each other's sessions alone."""
-    return a_database(request.param, request, tmp_path_factory.mktemp("crash"))
+@pytest.fixture(scope="module")
+def shared_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One database of the kind that is asked for, for all tests of a module, which leave each other's sessions alone.
+    It must be in order when they are done."""
+    database = a_database(request.param, request, tmp_path_factory.mktemp("crash"))
+    yield database
+    in_a_loop_of_its_own(lambda: check_database(database.place.url)).raise_if_broken()

@@ -10,8 +10,10 @@ import pytest
 
 from lash.store.opening import open_store
 from lash.testing import check_database
+from tests.crash.conftest import KINDS
 from tests.crash.databases import Database, Tables
 from tests.crash.processes import process
+from tests.crash.rounds import LONG
 from tests.crash.traps import Point
 from tests.crash.writes import WRITES, Facts
 
@@ -21,6 +23,26 @@ LANDED: Mapping[Point, bool] = {
     "before COMMIT": False,
     "after COMMIT": True,
 }
+RICH = ("fork", "delete", "open_turn", "commit", "vacuum")
+"""The writes that change most."""
+
+
+def is_run(database: str, kind: str, point: Point) -> bool:
+    """When there is no time for all: on SQLite every write dies on either side of its COMMIT, and the rich ones at
+    every point; on Postgres the rich ones on either side, and the commit at every point."""
+    decisive = point in ("before COMMIT", "after COMMIT")
+    if database == "sqlite":
+        return LONG or decisive or kind in RICH
+    return LONG or kind == "commit" or (decisive and kind in RICH)
+
+
+CASES = [
+    pytest.param(database, kind, point, id=f"{database}-{kind}-{point}")
+    for database in KINDS
+    for kind in WRITES
+    for point in LANDED
+    if is_run(database, kind, point)
+]
 SWEPT_AFTER_ALL = {"blobs": -1}
 """A vacuum is several transactions. The first one takes items and turns; what is left goes when it is repeated."""
 
@@ -31,8 +53,7 @@ def gained(before: Tables, after: Tables) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-@pytest.mark.parametrize("point", LANDED)
-@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize(("shared_database", "kind", "point"), CASES, indirect=["shared_database"])
 async def test_a_write_that_dies_is_whole_or_not_there_and_can_be_repeated(
     shared_database: Database, kind: str, point: Point
 ) -> None:
@@ -58,4 +79,5 @@ async def test_a_write_that_dies_is_whole_or_not_there_and_can_be_repeated(
         expected = {**write.adds, **(SWEPT_AFTER_ALL if kind == "vacuum" else {})}
         assert gained(before, repeated) == expected
         assert write.holds(Facts(repeated, given))
-        (await check_database(url)).raise_if_broken()
+        if LONG or kind in RICH:
+            (await check_database(url)).raise_if_broken()
