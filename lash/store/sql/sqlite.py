@@ -1,7 +1,8 @@
 """SQLite: a writer thread with a connection of its own, and aiosqlite for reads.
 
-WAL lets reads go on beside the writer; ``synchronous=FULL`` syncs the log before a commit is acknowledged; a write
-transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a lock that somebody else holds.
+WAL lets reads go on beside the writer; ``synchronous=FULL`` syncs the log before a commit is acknowledged, and only who
+asks for ``NORMAL`` does without; a write transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a lock
+that somebody else holds.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ R = TypeVar("R")
 
 
 class SqliteDatabase:
-    def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta) -> None:
+    def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta, synchronous: str = "FULL") -> None:
         self.where = f"the database {path}"
+        self._synchronous = synchronous
         self._clock = clock
         self._busy_timeout = busy_timeout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lash-sqlite")
@@ -76,12 +78,15 @@ class SqliteDatabase:
                 return await connection.run_sync(look)
 
     async def begin_service(self) -> None:
-        """Switch to WAL, which stays with the file. Only now: somebody else's file is left as it was found."""
+        """Switch to WAL, which stays with the file. Only now: somebody else's file is left as it was found, and a
+        migration, which may run without WAL, is synced as it should be."""
         give_up_at = time.monotonic() + self._busy_timeout.total_seconds()
 
         def run() -> None:
             with translated(self.where), self._engine.connect() as connection:
-                switch_to_wal(connection.connection.driver_connection, give_up_at)
+                driver: Any = connection.connection.driver_connection
+                switch_to_wal(driver, give_up_at)
+                driver.execute(f"PRAGMA synchronous={self._synchronous}")
 
         await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
