@@ -85,6 +85,13 @@ def connect(url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mo
     """The database behind a URL. Nothing is read or written yet, except that a new SQLite file's folder is made."""
     if url.get_backend_name() == "postgresql":
         return PostgresDatabase(url)
+    path = local_file(url, create=create, mount_table=mount_table)
+    synchronous = str(url.query.get("synchronous", "full")).upper()
+    return SqliteDatabase(path, clock=clock, busy_timeout=busy_timeout, synchronous=synchronous)
+
+
+def local_file(url: URL, *, create: bool, mount_table: Path) -> Path:
+    """The file of a SQLite URL, which is there, or may be made."""
     path = Path(url.database or "").absolute()
     check_local(path.resolve().parent, mount_table)
     try:
@@ -98,8 +105,7 @@ def connect(url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mo
         raise AccessDenied(
             f"{path} cannot be opened ({error.strerror}); check the path, its owner and rights"
         ) from error
-    synchronous = str(url.query.get("synchronous", "full")).upper()
-    return SqliteDatabase(path, clock=clock, busy_timeout=busy_timeout, synchronous=synchronous)
+    return path
 
 
 def parse_url(url: str) -> URL:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -102,13 +103,14 @@ def some(found: list[Moment], each: int, chance: Random) -> list[Moment]:
 
 @dataclass
 class Afterwards:
-    """The worlds after a power loss at some moments. What was found is kept by what it is."""
+    """The worlds after a power loss at some moments."""
 
     recording: Recording
     folder: Path
     chance: Random
     numbers: int = 0
     checked: set[str] = field(default_factory=set)
+    """Digests of the rows that fsck has seen."""
 
     def worlds(self, chosen: list[Moment]) -> Iterator[tuple[Moment, Luck, Path]]:
         disk, done = Disk(), 0
@@ -123,6 +125,7 @@ class Afterwards:
                 world.mkdir()
                 disk.lose_power(luck, self.chance, world)
                 yield moment, luck, world
+                shutil.rmtree(world)  # one that shows a fault is kept
 
     def found(self, world: Path) -> Found:
         """Look at a database, and let fsck look at it when nobody has seen one with the same rows."""
