@@ -1,8 +1,8 @@
 """A copy of a SQLite database, made while others write to it.
 
-The copy is read on one snapshot: it holds every write that was acknowledged before it began, and of each later write all
-or nothing. Holding that snapshot is also what lets SQLite's backup go on from step to step instead of beginning again
-after every write of somebody else. Writers do not wait for it; only the log cannot be emptied meanwhile.
+The copy is read on one snapshot: it holds every write that was acknowledged before it began, and nothing of a later
+one. Holding that snapshot is also what lets SQLite's backup go on from step to step instead of beginning again after
+every write of somebody else. Writers do not wait for it; only the log cannot be emptied meanwhile.
 
 The copy is written under another name in the folder where it will be, synced, and then renamed. Whatever happens, what
 stands under its name is whole. A backup that was killed leaves its unfinished copy behind; the next one to the same
@@ -74,7 +74,7 @@ def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
     if not target.parent.is_dir():
         raise InvalidTarget(f"there is no folder {target.parent}; make it, or name another")
     ours = [source, *_beside(source)]
-    if target.resolve() in [each.resolve() for each in ours] or target.exists() and target.samefile(source):
+    if target.resolve() in [each.resolve() for each in ours] or (target.exists() and target.samefile(source)):
         raise InvalidTarget(f"{target} belongs to the database that is to be backed up; name another file")
     if os.path.lexists(target) and not overwrite:
         raise InvalidTarget(f"{target} exists; name another file, or say --overwrite")

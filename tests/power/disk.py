@@ -260,6 +260,4 @@ def _content(file: File, luck: Luck, chance: Random, last: int) -> bytes:
             )
         case _:
             filler = chance.randbytes if luck is Luck.GARBAGE else bytes
-            return file.found(
-                lambda _, of: chance.randint(0, len(of)), chance.randint(0, total), file.changes, filler
-            )
+            return file.found(lambda _, of: chance.randint(0, len(of)), chance.randint(0, total), file.changes, filler)

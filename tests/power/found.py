@@ -57,7 +57,9 @@ def look(path: Path, facts: list[dict[str, Any]]) -> Found:
     with closing(sqlite3.connect(path)) as connection:
         connection.create_function("unhex", 1, bytes.fromhex, deterministic=True)
         integrity = [row[0] for row in connection.execute("PRAGMA integrity_check")]
-        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")]
+        tables = [
+            row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
+        ]
         digest = hashlib.sha256()
         for table in tables:
             rows = sorted(map(repr, connection.execute(f"SELECT * FROM {table}")))

@@ -21,6 +21,7 @@ import pytest
 from lash.store.opening import open_store
 from lash.testing import check_database
 from lash.testing.builders import a_session, run_turn, said
+from tests.cli.command import LASH
 from tests.power.disk import Disk, Folder, Luck
 from tests.power.found import Found, look
 from tests.power.tracing import ACKNOWLEDGED, Acknowledged, Operation, Synced, need_strace, python, traced
@@ -189,3 +190,29 @@ async def _serves(url: str) -> None:
     (await check_database(url)).raise_if_broken()
     async with await open_store(url) as store:
         assert await said(store, session.uid) == ["hello", "re: hello"]
+
+
+def test_a_backup_is_whole_or_is_not_there(tmp_path: Path) -> None:
+    need_strace()
+    source, folder = tmp_path / "source.db", tmp_path / "backups"
+    folder.mkdir()
+    asyncio.run(_serves(f"sqlite:///{source}"))
+    [greeting] = asyncio.run(_names(f"sqlite:///{source}"))
+    command = [LASH, "db", "backup", folder / "copy.db", "--url", f"sqlite:///{source}"]
+    recording = Recording(traced(folder, command, trace=tmp_path / "trace"))
+    after = Afterwards(recording, tmp_path, Random(4))
+    every, there = moments(recording), set()
+    for moment, luck, world in after.worlds([*some(every[:-1], 8, after.chance), every[-1]]):
+        copy = world / "copy.db"
+        there.add(copy.exists())
+        assert copy.exists() or moment != every[-1], f"it was done, and is lost with {luck}"
+        if copy.exists():
+            assert look(copy, []).integrity == ["ok"]
+            assert asyncio.run(_names(f"sqlite:///{copy}")) == [greeting]
+    assert there == {True, False}
+
+
+async def _names(url: str) -> list[str]:
+    (await check_database(url)).raise_if_broken()
+    async with await open_store(url) as store:
+        return [session.name for session in (await store.sessions()).rows]

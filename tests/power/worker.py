@@ -97,9 +97,7 @@ class Worker:
         self._next()
         plan = await plan_of(self._store, driven, hears(text), says("y" * size), release=True)
         owed = Owed(uid, Wake(source=text))
-        self._committed(
-            await self._store.commit(replace(plan, owes=(owed,), parts={"tools": Changed(text.encode())}))
-        )
+        self._committed(await self._store.commit(replace(plan, owes=(owed,), parts={"tools": Changed(text.encode())})))
 
     async def _opened(self, uid: SessionUid) -> Driven:
         self._next()

@@ -10,7 +10,8 @@ import pytest
 
 from lash.errors import CorruptFile, DatabaseMissing, ForeignDatabase, InvalidTarget
 from lash.store.backup import back_up
-from lash.store.opening import parse_url
+from lash.store.opening import open_store, parse_url
+from lash.testing.builders import run_turn, said
 from tests.store.sample import SqliteCopy
 
 
@@ -47,6 +48,17 @@ def test_a_copy_has_every_row(source: Path, folder: Path) -> None:
             return list(connection.iterdump())
 
     assert rows(folder / "copy [1]*.db") == rows(source)
+
+
+async def test_a_copy_has_what_was_not_yet_moved_out_of_the_log(sqlite_copy: SqliteCopy, folder: Path) -> None:
+    async with await sqlite_copy.open() as store:
+        uid = sqlite_copy.sample.healthy
+        await run_turn(store, uid, "only in the log")
+        assert sqlite_copy.path.with_name(f"{sqlite_copy.path.name}-wal").stat().st_size > 0
+        back_up(parse_url(sqlite_copy.url), folder / "copy.db")
+        await run_turn(store, uid, "too late for the copy")
+    async with await open_store(f"sqlite:///{folder / 'copy.db'}") as store:
+        assert (await said(store, uid))[-1] == "re: only in the log"
 
 
 @pytest.mark.parametrize("name", ["lash.db", "lash.db-wal", "lash.db-shm", "lash.db-journal", "linked.db", "alias.db"])

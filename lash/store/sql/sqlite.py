@@ -1,8 +1,8 @@
 """SQLite: a writer thread with a connection of its own, and aiosqlite for reads.
 
 WAL lets reads go on beside the writer; ``synchronous=FULL`` syncs the log before a commit is acknowledged, and only who
-asks for ``NORMAL`` does without; a write transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a lock
-that somebody else holds.
+asks for ``NORMAL`` does without; a write transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a
+lock that somebody else holds.
 """
 
 from __future__ import annotations
