@@ -27,9 +27,9 @@ check: venv
 test: venv
 	$(BIN)/python -m pytest -n 2 -p tests.areas
 
-# The same histories as in `test`, fifty times as many.
+# The same histories as in `test`, fifty times as many, and a power loss at every moment.
 test-long: venv
-	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property --timeout 3600
+	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property tests/power --timeout 3600
 
 # Ratios to the bare drivers; fails on a missed bound.
 bench: venv

