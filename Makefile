@@ -27,9 +27,9 @@ check: venv
 test: venv
 	$(BIN)/python -m pytest -n 2 -p tests.areas
 
-# The same histories as in `test`, fifty times as many, and many more crashes.
+# The same histories as in `test`, fifty times as many, many more crashes, and a power loss at every moment.
 test-long: venv
-	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property tests/crash --timeout 3600
+	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property tests/crash tests/power --timeout 3600
 
 # Workers that are killed, stopped and lied to, at random: `make soak MINUTES=60`, or one round again: `make soak SEED=…`.
 MINUTES ?= 10

@@ -1,7 +1,8 @@
 """SQLite: a writer thread with a connection of its own, and aiosqlite for reads.
 
-WAL lets reads go on beside the writer; ``synchronous=FULL`` syncs the log before a commit is acknowledged; a write
-transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a lock that somebody else holds.
+WAL lets reads go on beside the writer; ``synchronous=FULL`` syncs the log before a commit is acknowledged, and only who
+asks for ``NORMAL`` does without; a write transaction begins with BEGIN IMMEDIATE, so that it never has to upgrade a
+lock that somebody else holds.
 
 Whatever may change the file or its log passes the gate: batches, migrations, WAL checkpoints. Connections are closed
 there too, because SQLite checkpoints by itself when the last one is closed.
@@ -46,9 +47,10 @@ _log = logging.getLogger("lash.store")
 
 
 class SqliteDatabase:
-    def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta) -> None:
+    def __init__(self, path: Path, *, clock: Clock, busy_timeout: timedelta, synchronous: str = "FULL") -> None:
         self.where = f"the database {path}"
         self._path = path.resolve()  # SQLite names its own files after the real one, too
+        self._synchronous = synchronous
         self._clock = clock
         self._patience = busy_timeout.total_seconds()
         self._gate = Gate(self._path, self.where)
@@ -141,7 +143,8 @@ class SqliteDatabase:
         return SqliteRenewer(self._path, Gate(self._path, self.where), clock=self._clock, ttl=ttl)
 
     async def begin_service(self) -> None:
-        """Switch to WAL, which stays with the file. Only now: somebody else's file is left as it was found.
+        """Switch to WAL, which stays with the file. Only now: somebody else's file is left as it was found, and a
+        migration, which may run without WAL, is synced as it should be.
 
         What a crashed process left in the log is folded in.
         """
@@ -149,8 +152,10 @@ class SqliteDatabase:
 
         def run() -> None:
             with translated(self.where), self._gate.passed(self._patience):
-                switch_to_wal(self._driver(), give_up_at)
-                self._wal.fold(self._driver())
+                driver = self._driver()
+                switch_to_wal(driver, give_up_at)
+                driver.execute(f"PRAGMA synchronous={self._synchronous}")
+                self._wal.fold(driver)
 
         await self._on_thread(run)
 
