@@ -20,16 +20,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, create_engine, func, select
+from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
-from lash.errors import DatabaseMissing, InvalidTarget, UnsupportedUrl
+from lash.errors import DatabaseMissing, InvalidTarget, StoreLocked, UnsupportedUrl
 from lash.store import migrate, schema
 from lash.store.folders import sync_folder
 from lash.store.mounts import MOUNT_TABLE
 from lash.store.opening import BUSY_TIMEOUT, local_file
 from lash.store.sql.faults import translated
+from lash.store.sql.gate import Gate
+from lash.store.sql.sqlite import PATIENCE_TO_CLOSE
 
 STEP = 1024
 """Pages that are copied at once. An interruption is heard between two steps."""
@@ -92,13 +94,15 @@ def _beside(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _snapshot(path: Path) -> Iterator[Connection]:
-    """A connection that sees the database as of its first read."""
+    """A connection that sees the database as of its first read. It is closed behind the gate: the last one to close
+    folds the log in."""
 
     def connect() -> sqlite3.Connection:
         driver = sqlite3.connect(
             f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT.total_seconds()
         )
-        driver.execute("PRAGMA query_only=ON")
+        for pragma in ("query_only=ON", "wal_autocheckpoint=0"):
+            driver.execute(f"PRAGMA {pragma}")
         return driver
 
     engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=StaticPool)
@@ -109,7 +113,14 @@ def _snapshot(path: Path) -> Iterator[Connection]:
         with connection:
             yield connection
     finally:
+        _close(engine, Gate(path.resolve(), f"the database {path}"))
+
+
+def _close(engine: Engine, gate: Gate) -> None:
+    with contextlib.suppress(StoreLocked, OSError), gate.passed(PATIENCE_TO_CLOSE):
         engine.dispose()
+    engine.dispose()
+    gate.close()
 
 
 def _looked_at(connection: Connection, path: Path) -> tuple[str, int]:

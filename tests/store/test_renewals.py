@@ -124,12 +124,12 @@ async def test_a_loop_that_hangs_gives_its_sessions_up_and_hears_the_truth_when_
             assert told(process) == {"generation": 2}  # the loop hangs here until somebody else has the session
             assert not kept.sure
             assert not free.sure
-        for gone in (await fate(kept), await fate(free)):
-            assert isinstance(gone, LeaseOverdue)
-        with pytest.raises(LeaseLost):
-            await store.record(kept.lease, driven.turn.id, [an_effect()])
-        with pytest.raises(SessionBusy):
-            await store.acquire(kept.lease.session, kept.lease.owner, ttl=SHORT)
+            for gone in (await fate(kept), await fate(free)):
+                assert isinstance(gone, LeaseOverdue)
+            with pytest.raises(LeaseLost):
+                await store.record(kept.lease, driven.turn.id, [an_effect()])
+            with pytest.raises(SessionBusy):  # as long as the other one lives
+                await store.acquire(kept.lease.session, kept.lease.owner, ttl=SHORT)
         again = await keep(store, keeper, free.lease.owner, uid=free.lease.session, ttl=SHORT)
         assert again.lease.generation == free.lease.generation
 

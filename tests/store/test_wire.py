@@ -111,7 +111,7 @@ def places_to_strike() -> Iterator[Where]:
     """The begin and the commit of a batch, and some requests between them; with LASH_LONG every request of it."""
     yield statement("BEGIN")
     yield statement("COMMIT")
-    yield from map(nth, range(1, 1000) if LONG else (40,))
+    yield from map(nth, range(1, 1000) if LONG else (8,))
 
 
 @pytest.mark.timeout(600)
@@ -124,7 +124,7 @@ async def test_a_fault_at_any_request_of_a_batch_leaves_everybody_with_a_true_an
         if await strike(place, fault, where) is None:
             break  # the batch has no more requests
         struck += 1
-    assert struck > 40 if LONG else struck == 3
+    assert struck > 12 if LONG else struck == 3
     (await check_database(place.url)).raise_if_broken()
 
 
