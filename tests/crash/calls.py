@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-
-LEASED = frozenset({"record", "take", "park", "commit", "renew", "release"})
-"""Calls that only the owner of a session may make."""
 
 
 @dataclass(slots=True)
@@ -52,9 +49,3 @@ class Ledger:
 
     def possible(self, *ops: str) -> Iterator[Call]:
         return (call for call in self.calls if call.op in ops and call.possible)
-
-    def unanswered(self) -> list[Call]:
-        return [call for call in self.calls if call.ended is None]
-
-    def add(self, calls: Iterable[Call]) -> None:
-        self.calls += calls

@@ -17,6 +17,7 @@ import psutil
 from tests.crash.calls import Call
 from tests.crash.databases import Place
 from tests.crash.repeating import REPEATABLE
+from tests.crash.worker import run
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pytest", "tests.crash.worker", "alembic.command", "aiosqlite", "asyncpg"])
@@ -30,8 +31,6 @@ class Process:
     """``calls`` is all that it has said about its calls so far."""
 
     def __init__(self, name: str, place: Place, *, busy_timeout: float | None = None) -> None:
-        from tests.crash.worker import run
-
         self.name = name
         self.calls: list[Call] = []
         self._numbers: dict[int, Call] = {}

@@ -18,7 +18,8 @@ import asyncpg
 import asyncpg.prepared_stmt
 
 Point = Literal["after BEGIN", "while writing", "before COMMIT", "after COMMIT"]
-POINTS: tuple[Point, ...] = ("after BEGIN", "while writing", "before COMMIT", "after COMMIT")
+_READS = "BEGIN DEFERRED"
+"""How SQLite's driver is heard to begin a transaction that only reads. On Postgres a plain BEGIN is one that writes."""
 _CHANGES = re.compile(r"\b(INSERT INTO|UPDATE lash_|DELETE FROM)")
 
 
@@ -44,14 +45,10 @@ class Trap:
     def after(self, sql: str) -> None:
         if sql.startswith("COMMIT"):
             self.passes("after COMMIT")
-        elif sql.startswith("BEGIN") and sql != "BEGIN" + _READING and "READ ONLY" not in sql:
+        elif sql.startswith("BEGIN") and sql != _READS and "READ ONLY" not in sql:
             self.passes("after BEGIN")
         elif _CHANGES.search(sql):
             self.passes("while writing")
-
-
-_READING = " DEFERRED"
-"""How the watched driver spells the beginning of a transaction that only reads."""
 
 
 def watch(trap: Trap) -> None:
@@ -92,7 +89,7 @@ def _watch_sqlite(trap: Trap) -> None:
 
 
 def _spelled(sql: str) -> str:
-    return "BEGIN" + _READING if sql == "BEGIN" else sql
+    return _READS if sql == "BEGIN" else sql
 
 
 def _watched(trap: Trap, sql: str, run: Callable[[], Any]) -> Any:
