@@ -34,7 +34,7 @@ from lash.store.sql.gate import Gate
 from lash.store.sql.sqlite import PATIENCE_TO_CLOSE
 
 STEP = 1024
-"""Pages that are copied at once. An interruption is heard between two steps."""
+"""Pages that are copied at once."""
 UNFINISHED = ".partial"
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -184,5 +184,9 @@ def _copy(connection: Connection, to: Path) -> None:
     with contextlib.closing(sqlite3.connect(to, isolation_level=None)) as target:
         for setting in ("locking_mode=EXCLUSIVE", "synchronous=OFF", "journal_mode=OFF"):
             target.execute(f"PRAGMA {setting}")
-        source.backup(target, pages=STEP)
+        source.backup(target, pages=STEP, progress=_listen)
         target.execute("PRAGMA journal_mode=DELETE")
+
+
+def _listen(status: int, remaining: int, total: int) -> None:
+    """Called between two steps. Python hears of an interruption only while it runs something of its own."""

@@ -9,6 +9,7 @@ import functools
 import os
 import signal
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 from lash.cli.main import run
@@ -16,16 +17,17 @@ from lash.store import backup
 
 
 class StoppingConnection(sqlite3.Connection):
-    def backup(self, target: sqlite3.Connection, **_: Any) -> None:
+    def backup(self, target: sqlite3.Connection, *, progress: Callable[[int, int, int], None], **_: Any) -> None:
         stopped = False
 
-        def progress(_: int, remaining: int, total: int) -> None:
+        def stop(status: int, remaining: int, total: int) -> None:
             nonlocal stopped
             if not stopped and remaining < total / 2:
                 stopped = True
                 os.kill(os.getpid(), signal.SIGSTOP)
+            progress(status, remaining, total)
 
-        super().backup(target, pages=1, progress=progress)
+        super().backup(target, pages=1, progress=stop)
 
 
 if __name__ == "__main__":

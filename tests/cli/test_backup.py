@@ -92,7 +92,7 @@ def test_a_backup_is_one_file_that_holds_everything_and_says_so(source: Path, fo
     assert made.answer == {"url": url_of(source), "file": str(copy), "size": size, "revision": NEWEST, "sessions": 1}
     assert names(folder) == ["copy.db"]
     assert copy.stat().st_mode & 0o777 == 0o640
-    with closing(sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)) as connection:
+    with closing(sqlite3.connect(f"file:{copy}?mode=ro", uri=True)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",), "it would need a log beside it"
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("SELECT name FROM lash_sessions").fetchall() == [("one",)]
@@ -254,6 +254,15 @@ def test_a_killed_backup_leaves_no_copy_and_the_next_one_cleans_up(source: Path,
     assert names(folder) == ["copy.db"]
     assert is_sound(folder / "copy.db")
     assert asyncio.run(_said(folder / "copy.db", uid)) == ["hello", "re: hello"]
+
+
+def test_an_interrupted_backup_leaves_nothing(source: Path, folder: Path) -> None:
+    with stopped_in_the_middle(source, folder) as backup:
+        backup.send_signal(signal.SIGINT)
+        backup.send_signal(signal.SIGCONT)
+        backup.communicate(timeout=60)
+        assert backup.returncode == 130
+    assert names(folder) == []
 
 
 # -- what a copy is good for -------------------------------------------------------------------------------------------

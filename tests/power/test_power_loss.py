@@ -27,6 +27,7 @@ from tests.power.found import Found, look
 from tests.power.tracing import ACKNOWLEDGED, Acknowledged, Operation, Synced, need_strace, python, traced
 
 LONG = bool(os.environ.get("LASH_LONG"))
+pytestmark = pytest.mark.timeout(3600 if LONG else 120)
 DATABASE = "made/by/lash/sessions.db"
 """Its folders are not there yet: their names can be lost, too."""
 

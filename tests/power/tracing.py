@@ -178,7 +178,7 @@ class _Reader:
                 yield Resized(files[0], int(words.rsplit(", ", 1)[1]))
             case "fsync" | "fdatasync" if files[0] is not None:
                 yield Synced(files[0], begun)
-            case "unlink" | "unlinkat":
+            case "unlink" | "unlinkat" | "rmdir":
                 yield from (Removed(path) for path in map(self._path, texts) if path is not None)
             case "rename" | "renameat" | "renameat2":
                 old, new = map(self._path, texts)
