@@ -117,8 +117,9 @@ def _snapshot(path: Path) -> Iterator[Connection]:
 
 
 def _close(engine: Engine, gate: Gate) -> None:
-    with contextlib.suppress(StoreLocked, OSError), gate.passed(PATIENCE_TO_CLOSE):
-        engine.dispose()
+    if gate.stands:  # else no store has the file open, and the folder is left as it was
+        with contextlib.suppress(StoreLocked, OSError), gate.passed(PATIENCE_TO_CLOSE):
+            engine.dispose()
     engine.dispose()
     gate.close()
 

@@ -79,6 +79,15 @@ class Gate:
     _threads: threading.Lock = field(default_factory=threading.Lock)
     _who: int = field(default_factory=lambda: random.SystemRandom().randrange(1, 2**64))
 
+    @property
+    def stands(self) -> bool:
+        """Whether somebody has made it. A store that has the file open has."""
+        return self._path.exists()
+
+    @property
+    def _path(self) -> Path:
+        return Path(f"{self.database}-gate")
+
     @contextlib.contextmanager
     def passed(self, patience: float) -> Iterator[None]:
         """Be inside, alone. Raises StoreLocked after ``patience`` seconds of waiting."""
@@ -117,7 +126,7 @@ class Gate:
 
     def _opened(self) -> LockFile:
         if self._file is None or self._file.fd < 0:
-            self._file = LockFile(Path(f"{self.database}-gate"), self.database)
+            self._file = LockFile(self._path, self.database)
         return self._file
 
     def _try(self) -> bool:
