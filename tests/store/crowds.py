@@ -152,6 +152,7 @@ class WatchedGate(Gate):
 async def saturate(url: str, uid: str, who: str, count: str) -> None:
     """Write without a pause, one write in each batch. Tell of each its number, what was committed when it began to wait
     (null when it did not), and for how long at most it did not look."""
+    wal.STEP = 1_000_000  # a checkpoint is a pass of its own, which would be taken for one of a batch
     async with await open_store(url) as store:
         database = database_of(store)
         database._gate.close()

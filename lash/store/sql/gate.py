@@ -4,14 +4,15 @@ SQLite has a lock for writers, and it stays the one that keeps the file safe. Bu
 writes without a pause takes it again and again before a sleeping one has looked. And releases of SQLite before 3.51.3
 can lose pages when one connection starts the log anew while another checkpoints it. Behind a gate neither can happen.
 
-The gate is a file beside the database, locked with ``flock`` while somebody is inside. Who finds it locked, or finds
-others waiting, writes itself into the file: an entry with the time and its own name. Nobody enters before those with an
-earlier time. So while one waits, each of the others enters at most once more.
+The gate is a file beside the database, locked with ``flock`` while somebody is inside. In it each has a place with its
+name, which it takes when it is inside for the first time. Who finds the gate locked, or others waiting, writes the time
+at its place. Nobody enters before those with an earlier time. So while one waits, each of the others enters at most
+once more.
 
-An entry proves no life: it may be of a process that was killed or stopped while it waited. The lock is never handed to
+A time proves no life: it may be of a process that was killed or stopped while it waited. The lock is never handed to
 anybody; who is first in line takes it by itself. If the gate stands open for a moment and the first in line does not
-come, the next one strikes it out. Who wakes up later finds itself struck out and writes itself in again, at its old
-place.
+come, the next one strikes it out. Who wakes up later finds itself struck out and writes itself in again, with its old
+time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -34,16 +35,17 @@ BATCHES_WHILE_ANOTHER_WAITS = 1
 """How often each other may enter while one stands in line."""
 MOMENT = 0.05
 """Seconds for which the gate may stand open before the first in line is taken for dead or stopped."""
-MAX_LINE = 64
-"""How many can stand in line. More wait all the same, without a place."""
+PLACES = 64
+"""How many can stand in line. More wait all the same, out of order."""
 _PROBE = 0.01
 """Seconds between two looks at whether the gate stands open for somebody else."""
 _AT_THE_FRONT, _BEHIND = 0.0002, 0.0005
 """Seconds between two looks of the first in line; of the others, times their place."""
 _LONG, _SELDOM = 1.0, 0.005
 """Who waits for so long looks less often."""
-_ENTRY = struct.Struct("<QQ")
-_LENGTH = _ENTRY.size * MAX_LINE
+_NUMBERS = struct.Struct(f"<{PLACES}Q")
+"""The file holds the times, then the names."""
+_TIMES, _NAMES = 0, _NUMBERS.size
 
 
 class Entry(NamedTuple):
@@ -78,6 +80,7 @@ class Gate:
     _file: LockFile | None = None
     _threads: threading.Lock = field(default_factory=threading.Lock)
     _who: int = field(default_factory=lambda: random.SystemRandom().randrange(1, 2**64))
+    _place: int | None = None
 
     @property
     def stands(self) -> bool:
@@ -102,8 +105,10 @@ class Gate:
         if not self._threads.acquire(timeout=patience):
             raise self._locked()
         try:
-            if self._read_line().strip(b"\0") or not self._try():
+            if self._read(_TIMES).strip(b"\0") or not self._try():
                 self._stand_in_line(give_up_at)
+            if self._place is None:
+                self._take_place()
         except BaseException:
             self._threads.release()
             raise
@@ -118,15 +123,17 @@ class Gate:
 
     def close(self) -> None:
         if self._file is not None:
+            if self._file.fd >= 0 and self._place is not None and self._numbers(_NAMES)[self._place] == self._who:
+                self._write(_NAMES, self._place, 0)
             self._file.close()
-            self._file = None
+            self._file, self._place = None, None
 
     def _locked(self) -> StoreLocked:
         return StoreLocked(f"{self.where} is locked by another process that does not go on; wake it up, or end it")
 
     def _opened(self) -> LockFile:
         if self._file is None or self._file.fd < 0:
-            self._file = LockFile(self._path, self.database)
+            self._file, self._place = LockFile(self._path, self.database), None
         return self._file
 
     def _try(self) -> bool:
@@ -181,24 +188,38 @@ class Gate:
             self._strike_out([first])
         self._opened().unlock()
 
-    def _read_line(self) -> bytes:
-        return os.pread(self._opened().fd, _LENGTH, 0)
-
     def _line(self) -> list[Entry]:
-        return [entry for entry in self._places() if entry.since]
-
-    def _places(self) -> list[Entry]:
-        return [Entry(*fields) for fields in _ENTRY.iter_unpack(self._read_line().ljust(_LENGTH, b"\0"))]
+        return [entry for entry in map(Entry, self._numbers(_TIMES), self._numbers(_NAMES)) if entry.since]
 
     def _write_in(self, me: Entry) -> None:
-        """At any free place. Two who choose the same one notice when they look again."""
-        free = [place for place, entry in enumerate(self._places()) if not entry.since]
-        if free and self._opened().writable:
-            os.pwrite(self._opened().fd, _ENTRY.pack(*me), random.choice(free) * _ENTRY.size)  # noqa: S311
+        if self._place is None or self._numbers(_NAMES)[self._place] != me.who:
+            self._take_place()
+        if self._place is not None:
+            self._write(_TIMES, self._place, me.since)
 
-    def _strike_out(self, entries: Iterator[Entry] | list[Entry]) -> None:
+    def _strike_out(self, entries: Iterable[Entry]) -> None:
         unwanted = set(entries)
-        if unwanted and self._opened().writable:
-            for place, entry in enumerate(self._places()):
+        if unwanted:
+            for place, entry in enumerate(map(Entry, self._numbers(_TIMES), self._numbers(_NAMES))):
                 if entry in unwanted:
-                    os.pwrite(self._opened().fd, _ENTRY.pack(0, 0), place * _ENTRY.size)
+                    self._write(_TIMES, place, 0)
+
+    def _take_place(self) -> None:
+        """A free one, or else one of somebody who does not wait: it may have died. Taken inside the gate, it is nobody
+        else's. Two who have never been inside may take the same one; they notice when they look again."""
+        names = self._numbers(_NAMES)
+        idle = [place for place, since in enumerate(self._numbers(_TIMES)) if not since]
+        free = [place for place in idle if not names[place]] or idle
+        self._place = random.choice(free) if free and self._opened().writable else None  # noqa: S311
+        if self._place is not None:
+            self._write(_NAMES, self._place, self._who)
+
+    def _numbers(self, part: int) -> tuple[int, ...]:
+        return _NUMBERS.unpack(self._read(part).ljust(_NUMBERS.size, b"\0"))
+
+    def _read(self, part: int) -> bytes:
+        return os.pread(self._opened().fd, _NUMBERS.size, part)
+
+    def _write(self, part: int, place: int, number: int) -> None:
+        if self._opened().writable:
+            os.pwrite(self._opened().fd, number.to_bytes(8, "little"), part + 8 * place)
