@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv run test test-long check bench clean
+.PHONY: venv run test test-long soak check bench clean
 
 venv: .venv/installed
 
@@ -27,9 +27,14 @@ check: venv
 test: venv
 	$(BIN)/python -m pytest -n 2 -p tests.areas
 
-# The same histories as in `test`, fifty times as many.
+# The same histories as in `test`, fifty times as many, many more crashes, and a power loss at every moment.
 test-long: venv
-	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property --timeout 3600
+	LASH_LONG=1 $(BIN)/python -m pytest -n 2 tests/property tests/crash tests/power --timeout 3600
+
+# Workers that are killed, stopped and lied to, at random: `make soak MINUTES=60`, or one round again: `make soak SEED=…`.
+MINUTES ?= 10
+soak: venv
+	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KIND),--kind $(KIND))
 
 # Ratios to the bare drivers; fails on a missed bound.
 bench: venv

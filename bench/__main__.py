@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import claims, commits, disk, journal  # noqa: F401  # each adds its rows
+from bench import claims, commits, disk, fairness, journal  # noqa: F401  # each adds its rows
 from bench.databases import Backend, postgres_backend, sqlite_backend
 from bench.rows import ROWS, Entry, Row
 

@@ -1,7 +1,8 @@
 """The bare drivers: a fenced commit and a journal write as one would write them by hand, on lash's own tables.
 
-They change the same rows as lash does, encode and hash the same payloads, and check the fence in the update of the
-session's row. They read nothing: whoever writes by hand knows what he has.
+They run the statements that lash runs, in as many round trips: they read the session's row and what else a commit must
+know, compare fence and receipt, and change the same rows. They encode and hash the same payloads. What they leave out
+is everything that is not the database's: values and their checks, the line in which writes wait, and answers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bench.work import Ready
 from lash.clock import to_micros
@@ -25,14 +26,34 @@ class FenceBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one commit, as tuples of what their statements take."""
+    """The rows of one commit, as tuples of what their statements take, and what must be there before."""
 
+    uid: bytes
+    number: int
+    operation: bytes
+    expected: Expected
     head: tuple[Any, ...]
     receipt: tuple[Any, ...]
     nodes: list[tuple[Any, ...]]
     items: list[tuple[Any, ...]]
     turn: tuple[Any, ...]
     journal: tuple[Any, ...]
+
+
+class Expected(NamedTuple):
+    """What makes the fence: the owner's name, the generation of his lease, the head he knows, the items he took."""
+
+    owner: str
+    generation: int
+    revision: int
+    items: bytes
+
+
+def check_fence(expected: Expected, session: Any, settling: Any) -> None:
+    """Compare what was read: the session's row, and what belongs to the turn."""
+    found = (session["lease_owner"], session["lease_generation"], session["revision"])
+    if settling["commit.revision"] is not None or found != expected[:3] or settling["turn.items"] != expected.items:
+        raise FenceBroken
 
 
 def rows_of(ready: Ready, now: int) -> Rows:
@@ -57,7 +78,16 @@ def rows_of(ready: Ready, now: int) -> Rows:
     fingerprint = _digest([*texts, _encode(settlement), "null", "[]", "{}"])
     leaf = f"{uid}-{operation}-{count - 1}"
     return Rows(
-        head=(revision, leaf, first + count - 1, seq, None, number, ready.head.revision, lease.generation),
+        uid=bytes.fromhex(uid),
+        number=number,
+        operation=turn,
+        expected=Expected(
+            lease.owner,
+            lease.generation,
+            ready.head.revision,
+            bytes.fromhex("".join(item.id for item in ready.driven.items)),
+        ),
+        head=(revision, leaf, first + count - 1, seq, None, number),
         receipt=(number, turn, revision, fingerprint, now, seq, 0, first, count, None, 0),
         nodes=nodes,
         items=[("completed", now, number, item.seq) for item in ready.driven.items],
@@ -84,6 +114,12 @@ class Step:
     key: str
     identity: dict[str, Any]
     outcome: Any
+
+
+JOURNAL_COLUMNS = (
+    *("session", "turn", "key", "identity", "state"),
+    *("seq", "started_at", "finished_at", "outcome"),
+)
 
 
 def journal_row(step: Step, now: int) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""asyncpg on one kept connection, with prepared statements: one set statement for each table."""
+"""asyncpg on one kept connection, with prepared statements: lash's own texts."""
 
 from __future__ import annotations
 
@@ -7,43 +7,39 @@ from typing import Any
 
 import asyncpg
 
-from bench.bare import FenceBroken, Step, journal_row, rows_of
+from bench.bare import JOURNAL_COLUMNS, FenceBroken, Step, check_fence, journal_row, rows_of
 from bench.work import Ready
+from lash.store import schema
+from lash.store.sql import link
+from lash.store.sql.questions import ENTRY, SETTLING, UNSETTLED
+from lash.store.sql.statements import POSTGRES, Change, changes_on_postgres, joined_on_postgres
 
-_HEAD = """
-UPDATE lash_sessions s SET revision=n.revision, leaf=n.leaf, depth=n.depth, seq=n.seq, ready_at=n.ready_at
-FROM unnest($1::bigint[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
-    AS n(revision, leaf, depth, seq, ready_at, id, base, generation)
-WHERE s.id=n.id AND s.revision=n.base AND s.lease_generation=n.generation RETURNING s.id
-"""
-_RETIRE = """
-DELETE FROM lash_journal j USING unnest($1::bigint[], $2::bytea[]) AS n(session, turn)
-WHERE j.session=n.session AND j.turn=n.turn
-"""
-_RECEIPT = """
-INSERT INTO lash_commits SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::bigint[],
-    $6::bigint[], $7::bigint[], $8::int[], $9::int[], $10::text[], $11::bigint[])
-"""
-_NODE = """
-INSERT INTO lash_nodes SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::text[],
-    $7::text[], $8::bigint[], $9::bigint[])
-"""
-_ITEM = """
-UPDATE lash_inbox i SET state=n.state, settled_at=n.settled_at
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS n(state, settled_at, session, seq)
-WHERE i.session=n.session AND i.seq=n.seq
-"""
-_TURN = """
-UPDATE lash_turns t SET state=n.state, outcome=n.outcome, summary=n.summary, settled_at=n.settled_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[])
-    AS n(state, outcome, summary, settled_at, session, id)
-WHERE t.session=n.session AND t.id=n.id
-"""
-_SEQ = "UPDATE lash_sessions SET seq=$1 WHERE id=$2 AND lease_generation=$3 RETURNING id"
-_JOURNAL = (
-    "INSERT INTO lash_journal (session, turn, key, identity, state, seq, started_at, finished_at, outcome)"
-    " VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+_LOCK = link._SKIPPING
+_SETTLING = joined_on_postgres((SETTLING.statement,))
+_KNOWN = joined_on_postgres((UNSETTLED.statement, ENTRY.statement))
+_COMMIT = changes_on_postgres(
+    (
+        Change("delete", schema.journal, ("session", "turn"), ()),
+        Change("insert", schema.commits, (), tuple(schema.commits.c.keys())),
+        Change("insert", schema.nodes, (), tuple(schema.nodes.c.keys())),
+        Change("update", schema.inbox, ("session", "seq"), ("state", "settled_at")),
+        Change("update", schema.turns, ("session", "id"), ("state", "outcome", "summary", "settled_at")),
+        Change("update", schema.sessions, ("id",), ("revision", "leaf", "depth", "seq", "ready_at")),
+    )
 )
+_RECORD = changes_on_postgres(
+    (
+        Change("insert", schema.journal, (), JOURNAL_COLUMNS),
+        Change("update", schema.sessions, ("id",), ("seq",)),
+    )
+)
+
+
+_SETTLING_COLUMNS = SETTLING.statement.on(POSTGRES).columns
+
+
+def _key_first(row: tuple[Any, ...], keys: int) -> tuple[Any, ...]:
+    return row[-keys:] + row[:-keys]
 
 
 def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
@@ -58,7 +54,7 @@ class BarePostgres:
     @classmethod
     async def connect(cls, url: str) -> BarePostgres:
         connection = await asyncpg.connect(url)
-        statements = (_HEAD, _RETIRE, _RECEIPT, _NODE, _ITEM, _TURN, _SEQ, _JOURNAL)
+        statements = (_LOCK, _SETTLING, _KNOWN, _COMMIT, _RECORD)
         return cls(connection, {statement: await connection.prepare(statement) for statement in statements})
 
     async def commit(self, turns: list[Ready]) -> None:
@@ -66,21 +62,30 @@ class BarePostgres:
         rows = [rows_of(turn, now) for turn in turns]
         run = self._prepared
         async with self._connection.transaction():
-            if len(await run[_HEAD].fetch(*_columns([row.head for row in rows]))) != len(rows):
-                raise FenceBroken
-            await run[_RETIRE].fetch(*_columns([row.journal for row in rows]))
-            await run[_RECEIPT].fetch(*_columns([row.receipt for row in rows]))
-            await run[_NODE].fetch(*_columns([node for row in rows for node in row.nodes]))
-            await run[_ITEM].fetch(*_columns([item for row in rows for item in row.items]))
-            await run[_TURN].fetch(*_columns([row.turn for row in rows]))
+            locked = {row["id"]: row for row in await run[_LOCK].fetch([row.uid for row in rows])}
+            keys = ([row.number for row in rows], [row.operation for row in rows])
+            for _, at, found in await run[_SETTLING].fetch(*keys):
+                known = dict(zip(_SETTLING_COLUMNS, found, strict=True))
+                check_fence(rows[at].expected, locked[rows[at].number], known)
+            await run[_COMMIT].fetch(
+                *_columns([row.journal for row in rows]),
+                *_columns([row.receipt for row in rows]),
+                *_columns([node for row in rows for node in row.nodes]),
+                *_columns([_key_first(item, 2) for row in rows for item in row.items]),
+                *_columns([_key_first(row.turn, 2) for row in rows]),
+                *_columns([_key_first(row.head, 1) for row in rows]),
+            )
 
     async def journal(self, step: Step) -> None:
         row = journal_row(step, time.time_ns() // 1_000)
+        lease, number, turn, key = step.ready.driven.lease, *row[:3]
+        run = self._prepared
         async with self._connection.transaction():
-            fence = (step.seq, step.ready.number, step.ready.driven.lease.generation)
-            if not await self._prepared[_SEQ].fetch(*fence):
+            [session] = await run[_LOCK].fetch([bytes.fromhex(lease.session)])
+            found = await run[_KNOWN].fetch([number], [number], [turn], [key])
+            if session["lease_generation"] != lease.generation or [one[0] for one in found] != [0]:
                 raise FenceBroken
-            await self._prepared[_JOURNAL].fetch(*row)
+            await run[_RECORD].fetch(*_columns([row]), [number], [step.seq])
 
     async def number(self, uid: str) -> int:
         found = await self._connection.fetchval("SELECT id FROM lash_sessions WHERE uid=$1", bytes.fromhex(uid))

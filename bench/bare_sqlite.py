@@ -11,23 +11,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.bare import FenceBroken, Step, journal_row, rows_of
+from bench.bare import JOURNAL_COLUMNS, FenceBroken, Rows, Step, check_fence, journal_row, rows_of
 from bench.work import Ready
+from lash.store.sql.questions import ENTRY, SETTLING, UNSETTLED
+from lash.store.sql.statements import SQLITE
 
-_HEAD = (
-    "UPDATE lash_sessions SET revision=?, leaf=?, depth=?, seq=?, ready_at=?"
-    " WHERE id=? AND revision=? AND lease_generation=?"
-)
+_SESSION = "SELECT * FROM lash_sessions WHERE uid=?"
+_SETTLING = SETTLING.statement.on(SQLITE).sql
+_UNSETTLED = UNSETTLED.statement.on(SQLITE).sql
+_ENTRY = ENTRY.statement.on(SQLITE).sql
+_HEAD = "UPDATE lash_sessions SET revision=?, leaf=?, depth=?, seq=?, ready_at=? WHERE id=?"
 _RECEIPT = "INSERT INTO lash_commits VALUES (?,?,?,?,?,?,?,?,?,?,?)"
 _NODE = "INSERT INTO lash_nodes VALUES (?,?,?,?,?,?,?,?,?)"
 _ITEM = "UPDATE lash_inbox SET state=?, settled_at=? WHERE session=? AND seq=?"
 _TURN = "UPDATE lash_turns SET state=?, outcome=?, summary=?, settled_at=? WHERE session=? AND id=?"
 _RETIRE = "DELETE FROM lash_journal WHERE session=? AND turn=?"
-_SEQ = "UPDATE lash_sessions SET seq=? WHERE id=? AND lease_generation=?"
-_JOURNAL = (
-    "INSERT INTO lash_journal (session, turn, key, identity, state, seq, started_at, finished_at, outcome)"
-    " VALUES (?,?,?,?,?,?,?,?,?)"
-)
+_SEQ = "UPDATE lash_sessions SET seq=? WHERE id=?"
+_JOURNAL = f"INSERT INTO lash_journal ({', '.join(JOURNAL_COLUMNS)}) VALUES (?,?,?,?,?,?,?,?,?)"  # noqa: S608
+
+
+def _settling_values(row: Rows) -> list[object]:
+    rendered = SETTLING.statement.on(SQLITE)
+    given = (row.number, row.operation, *rendered.constants)
+    return [given[at] for at, _ in rendered.takes]
 
 
 class BareSqlite:
@@ -38,6 +44,7 @@ class BareSqlite:
 
     def _work(self, path: Path) -> None:
         connection = sqlite3.connect(path, isolation_level=None)
+        connection.row_factory = sqlite3.Row
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
         while (job := self._jobs.get()) is not None:
@@ -63,8 +70,11 @@ class BareSqlite:
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            if connection.executemany(_HEAD, [row.head for row in rows]).rowcount != len(rows):
-                raise FenceBroken
+            for row in rows:
+                session = connection.execute(_SESSION, (row.uid,)).fetchone()
+                known = connection.execute(_SETTLING, _settling_values(row)).fetchone()
+                check_fence(row.expected, session, known)
+            connection.executemany(_HEAD, [row.head for row in rows])
             connection.executemany(_RETIRE, [row.journal for row in rows])
             connection.executemany(_RECEIPT, [row.receipt for row in rows])
             connection.executemany(_NODE, [node for row in rows for node in row.nodes])
@@ -76,12 +86,16 @@ class BareSqlite:
 
     async def journal(self, step: Step) -> None:
         row = journal_row(step, time.time_ns() // 1_000)
-        fence = (step.seq, step.ready.number, step.ready.driven.lease.generation)
+        lease, number, turn, key = step.ready.driven.lease, *row[:3]
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            if connection.execute(_SEQ, fence).rowcount != 1:
+            session = connection.execute(_SESSION, (bytes.fromhex(lease.session),)).fetchone()
+            unsettled = connection.execute(_UNSETTLED, (number,)).fetchone()
+            entry = connection.execute(_ENTRY, (number, turn, key)).fetchone()
+            if session["lease_generation"] != lease.generation or unsettled["id"] != turn or entry is not None:
                 raise FenceBroken
+            connection.execute(_SEQ, (step.seq, number))
             connection.execute(_JOURNAL, row)
             connection.execute("COMMIT")
 

@@ -64,13 +64,15 @@ async def lash_worker(url: str, begin: Callable[[], None]) -> int:
 
 
 async def _drive(store: Store, uid: SessionUid) -> int:
-    """One turn, if nobody else drives the session."""
+    """Turn after turn, until nothing waits, or somebody else drives the session."""
     owner = OwnerId(new_id())
-    opened = await store.open_turn(TurnOpening(uid, owner, TurnId(new_id()), TTL))
-    if opened.turn is None or opened.acquired is None:
-        return 0
-    await store.commit(_completed(opened))
-    return len(opened.items)
+    done = 0
+    while True:
+        opened = await store.open_turn(TurnOpening(uid, owner, TurnId(new_id()), TTL))
+        if opened.turn is None:
+            return done
+        await store.commit(_completed(opened))
+        done += len(opened.items)
 
 
 def _completed(opened: OpenedTurn) -> CommitPlan:

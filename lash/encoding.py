@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -23,7 +23,7 @@ from lash.errors import (
     RecordVersionMissing,
     RecordVersionUnsupported,
 )
-from lash.limits import check_size
+from lash.limits import MAX_BODY, check_size
 
 JsonObject = dict[str, JsonValue]
 """A JSON object: what bodies, options and documents are made of."""
@@ -50,27 +50,52 @@ def canonical_object(value: object, *, what: str) -> str:
 
 def _check_shape(value: object, what: str) -> None:
     """Keys are strings: the encoder would turn a number into one without a word. Nesting has a limit: else it would
-    depend on the stack of whoever reads."""
-    level, depth, count = [value], 0, 0
-    while level:
-        inner: list[object] = []
-        for found in level:
-            if isinstance(found, dict):
-                if any(type(key) is not str for key in found):
-                    raise InvalidValue(*(_find_fault(value, what) or (what, "its keys are not all plain strings")))
-                inner += found.values()
-            elif isinstance(found, list | tuple):
-                inner += found
-        level, depth, count = inner, depth + 1, count + len(inner)
-        if depth > MAX_DEPTH:
-            raise InvalidValue(what, f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
-        check_size(what, count)  # each value takes a byte at least
+    depend on the stack of whoever reads. So has the number of values, of which each takes a byte at least: a value that
+    holds another many times over would not end."""
+    try:
+        room = _walk(value, MAX_DEPTH, MAX_BODY)
+    except _OddKey:
+        raise InvalidValue(*(_find_fault(value, what) or (what, "its keys are not all plain strings"))) from None
+    except _TooDeep:
+        raise InvalidValue(what, f"it is nested more than {MAX_DEPTH} levels deep, or contains itself") from None
+    check_size(what, MAX_BODY - room)
+
+
+class _OddKey(Exception):
+    pass
+
+
+class _TooDeep(Exception):
+    pass
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+def _walk(value: Any, levels: int, room: int) -> int:
+    """How much room is left after all that a value holds; negative when it was too much."""
+    if levels == 1 and value:
+        raise _TooDeep
+    kind = type(value)
+    if kind is dict or isinstance(value, dict):
+        room -= len(value)
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise _OddKey
+            if type(inner) not in _PLAIN and room >= 0:
+                room = _walk(inner, levels - 1, room)
+    elif kind is list or kind is tuple or isinstance(value, list | tuple):
+        room -= len(value)
+        for inner in value:
+            if type(inner) not in _PLAIN and room >= 0:
+                room = _walk(inner, levels - 1, room)
+    return room
 
 
 def _text(value: object, what: str) -> str:
     try:
         text = _encode(value)
-        size = len(text.encode("utf-8"))
+        size = len(text) if text.isascii() else len(text.encode("utf-8"))
     except (ValueError, TypeError) as error:  # UnicodeEncodeError is a ValueError
         where, problem = _find_fault(value, what) or (what, str(error))
         raise InvalidValue(where, problem) from None
@@ -80,6 +105,8 @@ def _text(value: object, what: str) -> str:
 
 def utf8_size(text: str, *, what: str) -> int:
     """How many bytes a text has in UTF-8; InvalidValue when no encoding can store it."""
+    if text.isascii():
+        return len(text)
     fault = _find_surrogate(text, what)
     if fault is not None:
         raise InvalidValue(*fault)
@@ -117,12 +144,9 @@ def check_version(found: object, *, what: str, supported: int) -> int:
 
 def digest(what: str, version: int, texts: Iterable[str]) -> str:
     """The hash of some canonical texts. Each is preceded by its length, so that no two lists give the same bytes."""
-    running = hashlib.sha256(f"lash:{what}:{version}:".encode())
-    for text in texts:
-        data = text.encode("utf-8")
-        running.update(b"%d:" % len(data))
-        running.update(data)
-    return running.hexdigest()
+    data = [text.encode("utf-8") for text in texts]
+    content = b"".join([piece for one in data for piece in (b"%d:" % len(one), one)])
+    return hashlib.sha256(f"lash:{what}:{version}:".encode() + content).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:

@@ -3,6 +3,7 @@
     LashError
     ├── UsageError              change the call
     │   ├── InvalidName  InvalidKey  InvalidId  InvalidValue  TooLarge  InvalidItem
+    │   ├── InvalidTarget       a backup cannot be written there
     │   ├── InvalidDelta        the graph cannot grow that way (says which law)
     │   ├── UnsettledItems      a commit must settle exactly the items of its turn
     │   ├── PartMissing         a commit refers to a state part that is not there
@@ -123,6 +124,12 @@ class InvalidItem(UsageError):
     """An inbox item asks for something its kind cannot do."""
 
     code = "usage.invalid_item"
+
+
+class InvalidTarget(UsageError):
+    """A backup cannot be written there: something is in its way, or it would be in the way of something."""
+
+    code = "usage.invalid_target"
 
 
 class InvalidDelta(UsageError):

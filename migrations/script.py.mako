@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+% if upgrades and upgrades != "pass":
 import sqlalchemy as sa
 from alembic import op
 
-revision = ${repr(up_revision)}
-down_revision = ${repr(down_revision)}
+% endif
+revision = "${up_revision}"
+down_revision = "${down_revision}"
 
 
 def upgrade() -> None:
-    ${upgrades if upgrades else "pass"}
+    ${upgrades or "pass"}

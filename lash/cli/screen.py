@@ -31,7 +31,7 @@ class Screen:
     out: Console = field(default_factory=_console)
     err: Console = field(default_factory=lambda: _console(stderr=True))
 
-    def answer(self, words: str, facts: Mapping[str, str | bool | None]) -> None:
+    def answer(self, words: str, facts: Mapping[str, str | int | None]) -> None:
         self.out.print(json.dumps(facts) if self.as_json else words)
 
     def fail(self, error: Exception) -> int:

@@ -71,9 +71,9 @@ def check_plan(plan: CommitPlan) -> None:
         check_usage(delta)
     if isinstance(plan.delta, Append):
         for node in plan.delta.nodes:
-            for text in (node.id, node.kind):
-                utf8_size(text, what="a node")
-            check_size(f"node {node.id}", utf8_size(node.body, what=f"node {node.id}"))
+            utf8_size(node.id + node.kind, what="a node")
+            if not node.made_here:
+                check_size(f"node {node.id}", utf8_size(node.body, what=f"node {node.id}"))
     if isinstance(plan.delta, MoveHead):
         utf8_size(plan.delta.to, what="a node id")
 
@@ -106,16 +106,15 @@ def _texts(plan: CommitPlan) -> Iterator[str]:
                 yield node.id
                 yield node.kind
                 yield node.body
-    yield canonical(_settlement(plan.settles))
-    yield canonical(None if plan.parts is None else {name: part.hash for name, part in plan.parts.items()})
-    yield canonical([delta.encode() for delta in plan.usage])
+    yield "null" if plan.settles is None else canonical(_settlement(plan.settles))
+    yield "null" if plan.parts is None else canonical({name: part.hash for name, part in plan.parts.items()})
+    yield canonical([delta.encode() for delta in plan.usage]) if plan.usage else "[]"
     yield from (canonical(owed.content(), what="an outbox item") for owed in plan.owes)
-    yield canonical({str(kind): body for kind, body in plan.documents.items()}, what="documents")
+    documents: JsonObject = {str(kind): body for kind, body in plan.documents.items()}
+    yield canonical(documents, what="documents") if documents else "{}"
 
 
-def _settlement(settles: TurnSettlement | None) -> JsonValue:
-    if settles is None:
-        return None
+def _settlement(settles: TurnSettlement) -> JsonValue:
     return {
         "turn": settles.turn,
         "outcome": settles.outcome,

@@ -6,7 +6,8 @@ with a rewind, and which of the documents that were replaced at that very instan
 
 A vacuum takes settled turns, paid debts and replaced documents; a delete takes turns and documents. So a mismatch is an
 error only where nothing can be gone. A vacuum takes everything that ended before some time: where the commit's own
-turn, or that of an earlier commit which is not younger, is still there, no vacuum has reached the commit.
+turn, or that of an earlier commit which is not younger, is still there, no vacuum has reached the commit. Unless the
+clock was set back since: then what came later has ended earlier, and may be gone before the turn is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any
 
+from lash.clock import SystemClock, to_micros
 from lash.fsck import tables
 from lash.fsck.bodies import owed_payload
 from lash.fsck.decoding import OBJECT, Digest, Malformed, canonical
@@ -29,6 +31,11 @@ _REPLACED = (
     " WHERE d.session = :session AND p.superseded_at = :at"
 )
 _SETTLED_AT = "SELECT id FROM lash_turns WHERE session = :session AND settled_at = :at"
+_SET_BACK = (
+    "SELECT 1 FROM lash_commits WHERE session = :session AND seq > :seq AND committed_at < :at UNION ALL"
+    " SELECT 1 FROM lash_inbox WHERE session = :session AND seq > :seq AND admitted_at < :at UNION ALL"
+    " SELECT 1 FROM lash_outbox WHERE session = :session AND revision = :revision AND settled_at < :at LIMIT 1"
+)
 _TURN = ("state", "items", "outcome", "settled_at", "cancel_request")
 
 
@@ -118,7 +125,8 @@ class Verifier:
             self._kept_since = ended if self._kept_since is None else min(ended, self._kept_since)
         if self._matches(evidence, digest):
             return
-        if session["state"] == "live" and self._kept_since is not None and self._kept_since <= commit["committed_at"]:
+        kept = self._kept_since is not None and self._kept_since <= commit["committed_at"]
+        if session["state"] == "live" and kept and not self._was_set_back(commit):
             self._reader.findings.add(
                 "commit-hash-wrong",
                 tables.commits.name,
@@ -128,6 +136,13 @@ class Verifier:
             )
         else:
             self._reader.findings.unverified_commits += 1
+
+    def _was_set_back(self, commit: Row) -> bool:
+        """Whether the clock showed an earlier time after the commit: something of the session that came later says so,
+        or the commit is yet to come."""
+        at = commit["committed_at"]
+        place = {"session": commit["session"], "seq": commit["seq"], "revision": commit["revision"], "at": at}
+        return at > to_micros(SystemClock().now()) or bool(self._reader.ask(_SET_BACK, **place))
 
     def _matches(self, evidence: Evidence, digest: Digest) -> bool:
         wanted = evidence.commit["content_hash"]

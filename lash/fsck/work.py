@@ -23,6 +23,10 @@ _DEBT = (
 _DEBT_KEY = re.compile(r"outbox:[0-9a-f]{32}:[0-9a-f]{32}:[0-9]{1,9}\Z")
 _COMMITTED_AT = "SELECT 1 FROM lash_commits WHERE session = :session AND committed_at = :at"
 _COMMIT = ("revision", "committed_at")
+_WRITTEN_BEFORE = (
+    "SELECT 1 FROM lash_commits WHERE session = :session AND committed_at < :at UNION ALL"
+    " SELECT 1 FROM lash_inbox WHERE session = :session AND (admitted_at < :at OR settled_at < :at) LIMIT 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +302,20 @@ class SessionWork:
             holds = found == expected
         else:
             expected = max(self.due, expires_at)
-            holds = found == expected or (found is not None and found >= self.due and _free_at(expires_at, found))
+            holds = found == expected or (found is not None and self._freed_by_clock(self.due, expires_at, found))
         if not holds:
             self.say("ready-at-wrong", tables.sessions, session, expected, found)
+
+    def _freed_by_clock(self, due: int, expires_at: int, ready_at: int) -> bool:
+        """Whether a clock that was set back can have made this session ready before its lease has run out.
+
+        Under such a clock the lease is absurd and counts as free, so that the session is ready from then on, or once
+        its next item is due. In the second case the time itself says nothing; but whatever was written under that clock
+        (an item came or was cancelled, a turn was committed) carries a time at which the lease was absurd.
+        """
+        if ready_at != due:
+            return ready_at > due and _free_at(expires_at, ready_at)
+        return bool(self.reader.ask(_WRITTEN_BEFORE, session=self.session["id"], at=expires_at - ABSURD))
 
 
 def _free_at(expires_at: int, ready_at: int) -> bool:

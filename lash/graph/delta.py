@@ -12,7 +12,7 @@ from datetime import datetime
 
 from lash.errors import CorruptData, InvalidDelta
 from lash.graph.frames import RESET
-from lash.graph.nodes import PAYLOADS, FrameOpened, Node, Payload, encode_payload
+from lash.graph.nodes import FrameOpened, Node, Payload, encode_payload
 from lash.graph.session import Head
 from lash.ids import NodeId, OperationId, SessionUid, node_id
 
@@ -97,8 +97,7 @@ def check_append(session: SessionUid, operation: OperationId, nodes: Sequence[No
     parent, depth, frame = (None, -1, -1) if first.parent is None else (head.leaf, head.depth, head.frame)
     for ordinal, node in enumerate(nodes):
         _check_place(node, node_id(session, operation, ordinal), parent, depth + 1, frame)
-        made_here = node.encoded is node.body and node.kind in PAYLOADS
-        if not made_here and _check_body(node).blobs() != node.blobs:
+        if not node.made_here and _check_body(node).blobs() != node.blobs:
             raise InvalidDelta("a node names its blobs", f"the body of {node.id} refers to others than node.blobs")
         parent, depth, frame = node.id, node.depth, node.frame
     return new_root

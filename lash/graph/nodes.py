@@ -151,6 +151,11 @@ class Node:
         return decode_payload(self.kind, self.body, what=f"node {self.id}")
 
     @property
+    def made_here(self) -> bool:
+        """Whether the body is that very text."""
+        return self.encoded is self.body and self.kind in PAYLOADS
+
+    @property
     def opens_frame(self) -> bool:
         return self.kind == FrameOpened.kind
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from lash.ids import ItemId
-from lash.inbox.items import InboxItem
+from lash.inbox.items import InboxItem, ItemChange
 
 CancelAnswer = Literal["cancelled", "already_taken", "already_completed", "already_cancelled", "not_found"]
 
@@ -46,13 +46,17 @@ class Cancelled:
     item: InboxItem | None
 
 
+def cancelled(now: datetime) -> ItemChange:
+    return {"state": "cancelled", "settled_at": now}
+
+
 def cancel(named: str, item: InboxItem | None, now: datetime) -> Cancelled:
     """The answer for one item. Only a pending one is cancelled; a taken one belongs to its turn."""
     if item is None:
         return Cancelled(named, "not_found", None)
     match item.state:
         case "pending":
-            return Cancelled(named, "cancelled", replace(item, state="cancelled", settled_at=now))
+            return Cancelled(named, "cancelled", item.after(cancelled(now)))
         case "taken":
             return Cancelled(named, "already_taken", item)
         case "completed":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypedDict, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
@@ -85,6 +85,16 @@ class NewItem:
     available_at: datetime | None = None
 
 
+class ItemChange(TypedDict, total=False):
+    """What becomes of an item in the course of its life; the rest of it never changes."""
+
+    state: ItemState
+    when: When
+    target: TurnId | None
+    turn: TurnId | None
+    settled_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class InboxItem:
     """An admitted item.
@@ -112,6 +122,9 @@ class InboxItem:
     @property
     def terminal(self) -> bool:
         return self.state in ("completed", "cancelled")
+
+    def after(self, change: ItemChange) -> InboxItem:
+        return replace(self, **change)
 
     def ready(self, now: datetime) -> bool:
         """Whether a new turn may take it: pending, aimed at no turn, and its time has come."""

@@ -7,12 +7,11 @@ key joins. So every message that was sent on its own gets a turn of its own, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from lash.encoding import canonical
 from lash.ids import TurnId
-from lash.inbox.items import Boundary, InboxItem
+from lash.inbox.items import Boundary, InboxItem, ItemChange
 
 MAX_TAKEN = 64
 """How many merged items one turn opens with; the rest wait for the next one."""
@@ -45,22 +44,22 @@ def at_checkpoint(items: Iterable[InboxItem], turn: TurnId, checkpoint: Boundary
     )
 
 
-def take(item: InboxItem, turn: TurnId) -> InboxItem:
-    return replace(item, state="taken", turn=turn)
+def taken(turn: TurnId) -> ItemChange:
+    return {"state": "taken", "turn": turn}
 
 
-def complete(item: InboxItem, now: datetime) -> InboxItem:
-    return replace(item, state="completed", settled_at=now)
+def completed(now: datetime) -> ItemChange:
+    return {"state": "completed", "settled_at": now}
 
 
-def give_back(item: InboxItem) -> InboxItem:
+def given_back() -> ItemChange:
     """The item waits again, at its old place in line, for a turn of its own."""
-    return replace(item, state="pending", turn=None, target=None, when="next")
+    return {"state": "pending", "turn": None, "target": None, "when": "next"}
 
 
-def defer(item: InboxItem) -> InboxItem:
+def deferred() -> ItemChange:
     """An item that missed the last checkpoint of its turn becomes input for the next one."""
-    return replace(item, target=None, when="next")
+    return {"target": None, "when": "next"}
 
 
 def _joins(first: InboxItem, item: InboxItem) -> bool:

@@ -41,7 +41,7 @@ def read_cursor(after: str | None) -> int:
 def check_time(where: str, at: datetime | None) -> None:
     """An instant without a time zone could be compared with none that is stored, and one near the end of time read by
     nobody."""
-    if at is None:
+    if at is None or at.tzinfo is UTC:
         return
     if at.utcoffset() is None:
         raise InvalidValue(where, f"{at.isoformat()} has no time zone")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -31,14 +31,16 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 
 @dataclass(slots=True, eq=False)
 class Submitted:
-    """A write in line, and where its caller waits. ``number`` is its place in the order of coming.
+    """A write in line, and where its caller waits. ``number`` is its place in the order of joining.
 
-    ``missed_at`` is when it first met something held, or followed a write that did; ``try_at`` when it may be tried
-    again. ``unknown`` says that it ran once, and nobody knows whether it landed.
+    ``came_at`` is when it was submitted; there may have been no room in line for it yet. ``missed_at`` is when it first
+    met something held, or followed a write that did; ``try_at`` when it may be tried again. ``unknown`` says that it
+    ran once, and nobody knows whether it landed.
     """
 
     write: Write[Any]
     answer: asyncio.Future[Settled[Any]]
+    came_at: float = 0.0
     number: int = 0
     misses: int = 0
     missed_at: float | None = None
@@ -49,6 +51,10 @@ class Submitted:
     def patient(self) -> bool:
         """Whether it is time to wait for what it needs."""
         return self.misses >= MAX_MISSES and (self.misses - MAX_MISSES) % _PATIENT == 0
+
+    def follows(self, held: Set[SessionUid]) -> bool:
+        """Whether it has to wait, because it touches one of these sessions. All that it touches are then held too."""
+        return not held.isdisjoint(self.write.sessions)
 
     def hear(self, outcome: Settled[Any]) -> None:
         """Tell the caller, unless it went away."""
@@ -89,7 +95,7 @@ class Line:
         held: set[SessionUid] = set()
         times: list[float] = []
         for one in sorted(self._aside, key=_number):
-            if held.isdisjoint(one.write.sessions):
+            if not one.follows(held):
                 times.append(one.try_at)
             held.update(one.write.sessions)
         return min(times, default=0.0)
@@ -117,7 +123,7 @@ class Line:
         stay: list[Submitted] = []
         held: set[SessionUid] = set()
         for one in sorted(self._aside, key=_number):
-            comes = one.try_at <= now and held.isdisjoint(one.write.sessions)
+            comes = one.try_at <= now and not one.follows(held)
             (back if comes else stay).append(one)
             if not comes:
                 held.update(one.write.sessions)
@@ -130,6 +136,14 @@ class Line:
         late = [one for one in self._aside if one.missed_at is not None and one.missed_at < since]
         self._aside = [one for one in self._aside if one not in late]
         return late
+
+    def came_by(self, time: float) -> list[Submitted]:
+        """Take those out of line that were submitted until then."""
+        early = [one for one in self.everyone() if one.came_at <= time]
+        self._urgent = deque(one for one in self._urgent if one.came_at > time)
+        self._waiting = deque(one for one in self._waiting if one.came_at > time)
+        self._aside = [one for one in self._aside if one.came_at > time]
+        return early
 
     def next_batch(self, now: float, *, patience: bool) -> list[Submitted]:
         """Whoever is first, as many as go into one transaction. One whose turn it is to wait for what it needs goes
@@ -144,7 +158,7 @@ class Line:
             if batch and (alone or size + first.write.size > MAX_BATCH_BYTES):
                 break
             source.popleft()
-            if not held.isdisjoint(first.write.sessions) or (first.patient and not patience):
+            if first.follows(held) or (first.patient and not patience):
                 held.update(first.write.sessions)
                 first.missed_at = now if first.missed_at is None else first.missed_at
                 self._aside.append(first)

@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from lash.clock import Clock, SystemClock
 from lash.errors import AccessDenied, CorruptData, DatabaseMissing, UnsupportedUrl
 from lash.store import migrate
+from lash.store.folders import make_folder
 from lash.store.mounts import MOUNT_TABLE, check_local
 from lash.store.sql.database import Database
 from lash.store.sql.postgres import PostgresDatabase
@@ -38,13 +39,21 @@ async def open_store(
 ) -> SqlStore:
     """Open the store at ``sqlite:///FILE`` or ``postgresql://…``.
 
+    What was acknowledged survives a power loss. With ``sqlite:///FILE?synchronous=normal`` it survives the end of the
+    process, and a power loss may take the latest writes: see ``docs/reference/cli.md``.
+
     A SQLite file is created, and brought to the newest revision unless ``upgrade`` is False. A Postgres database is
     upgraded only by ``lash db upgrade``. ``clock`` tells SQLite the time; Postgres asks the database.
     """
     parsed = parse_url(url)
     creates = upgrade and parsed.get_backend_name() == "sqlite"
     database = connect(
-        parsed, create=creates, clock=clock or SystemClock(), busy_timeout=busy_timeout, mount_table=mount_table
+        parsed,
+        create=creates,
+        clock=clock or SystemClock(),
+        busy_timeout=busy_timeout,
+        mount_table=mount_table,
+        in_time=True,
     )
     try:
         secret = await _transact(database, _upgraded if creates else _checked)
@@ -77,24 +86,36 @@ async def _transact(database: Database, change: Callable[[Connection], R]) -> R:
         raise error.refusal from error
 
 
-def connect(url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mount_table: Path) -> Database:
-    """The database behind a URL. Nothing is read or written yet, except that a new SQLite file's folder is made."""
+def connect(
+    url: URL, *, create: bool, clock: Clock, busy_timeout: timedelta, mount_table: Path, in_time: bool = False
+) -> Database:
+    """The database behind a URL. Nothing is read or written yet, except that a new SQLite file's folder is made.
+
+    ``in_time`` gives up on a server that does not answer. Without it a migration may take as long as it takes.
+    """
     if url.get_backend_name() == "postgresql":
-        return PostgresDatabase(url)
+        return PostgresDatabase(url, in_time=in_time)
+    path = local_file(url, create=create, mount_table=mount_table)
+    synchronous = str(url.query.get("synchronous", "full")).upper()
+    return SqliteDatabase(path, clock=clock, busy_timeout=busy_timeout, synchronous=synchronous)
+
+
+def local_file(url: URL, *, create: bool, mount_table: Path) -> Path:
+    """The file of a SQLite URL, which is there, or may be made."""
     path = Path(url.database or "").absolute()
     check_local(path.resolve().parent, mount_table)
     try:
         if path.is_dir():
             raise UnsupportedUrl(f"{path} is a folder; name a file in it, as in sqlite:///{path}/lash.db")
         if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         elif not path.exists():
             raise DatabaseMissing(f"there is no file {path} yet; run 'lash db upgrade'")
     except OSError as error:
         raise AccessDenied(
             f"{path} cannot be opened ({error.strerror}); check the path, its owner and rights"
         ) from error
-    return SqliteDatabase(path, clock=clock, busy_timeout=busy_timeout)
+    return path
 
 
 def parse_url(url: str) -> URL:
@@ -119,8 +140,11 @@ def _check_sqlite(url: URL) -> None:
         raise UnsupportedUrl("a SQLite URL must name a file, as in sqlite:///lash.db; for tests use MemoryStore")
     if url.host is not None or url.username is not None:
         raise UnsupportedUrl(f"a SQLite URL has three slashes before the name of its file: sqlite:///{name}")
-    if url.query:
-        raise UnsupportedUrl(f"a SQLite URL takes no settings, and this one has {', '.join(sorted(url.query))}")
+    for setting, value in url.query.items():
+        if setting != "synchronous":
+            raise UnsupportedUrl(f"a SQLite URL has no setting {setting!r}; it may have synchronous=normal")
+        if str(value).upper() not in ("FULL", "NORMAL"):
+            raise UnsupportedUrl("the setting 'synchronous' of a SQLite URL is full or normal")
     if "\0" in str(name):
         raise UnsupportedUrl("the name of a file cannot contain NUL")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,10 +29,10 @@ from lash.ids import (
     WaitId,
     node_id,
 )
-from lash.inbox.items import InboxItem, decode_body, encode_body
+from lash.inbox.items import InboxItem, ItemChange, decode_body, encode_body
 from lash.lease import LeaseRecord
 from lash.turn.journal import Identity, JournalEntry
-from lash.turn.record import CancelRequest, Turn, available_from
+from lash.turn.record import CancelRequest, Settled, Turn, available_from
 from lash.waits import Wait
 
 R = TypeVar("R")
@@ -49,8 +50,7 @@ RECORD_VERSION = 1
 """Of options, summaries, identities, outcomes, answers and documents, which all are JSON of somebody else's making."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionRow(NamedTuple):
     """A session's row, whole. The only row that is locked, and the first in every write."""
 
     id: int
@@ -87,8 +87,8 @@ class SessionRow:
         return LeaseRecord(self.lease_owner, self.lease_generation, self.lease_expires_at)
 
     def with_lease(self, lease: LeaseRecord) -> SessionRow:
-        return replace(
-            self, lease_owner=lease.owner, lease_generation=lease.generation, lease_expires_at=lease.expires_at
+        return self._replace(
+            lease_owner=lease.owner, lease_generation=lease.generation, lease_expires_at=lease.expires_at
         )
 
     def document_revision(self, kind: DocumentKind) -> int:
@@ -118,17 +118,27 @@ class SessionRow:
         )
 
 
-CHANGING = tuple(
-    name for name in SessionRow.__slots__ if name not in ("id", "uid", "agent", "version", "created_at", "forked_from")
+_MOVING = (
+    *("revision", "leaf", "depth", "frame", "branch", "state_set", "seq"),
+    *("lease_owner", "lease_generation", "lease_expires_at", "next_item_at", "ready_at"),
 )
+_RARE = ("state", "name", "deleted_at", "config_revision", "catalog_revision", "metadata_revision")
+_moving, _rare = attrgetter(*_MOVING), attrgetter(*_RARE)
+_but_counter = attrgetter(*(name for name in SessionRow._fields if name != "seq"))
 
 
-def session_values(row: SessionRow) -> dict[str, Any]:
-    """The columns of a session that ever change.
+def changing_session_values(before: SessionRow, after: SessionRow) -> dict[str, Any]:
+    """The columns of a session that a write changes.
 
-    All are written each time, so that one statement serves every write.
+    They come in three sets only, so that few statements serve every write: the counter of events, which is all that a
+    journal entry moves; what commits and leases move; and everything that ever changes.
     """
-    return {name: getattr(row, name) for name in CHANGING}
+    if _but_counter(before) == _but_counter(after):
+        return {"seq": after.seq}
+    values = dict(zip(_MOVING, _moving(after), strict=True))
+    if _rare(before) != _rare(after):
+        values |= zip(_RARE, _rare(after), strict=True)
+    return values
 
 
 def readable(read: Callable[[Row], R], rows: Iterable[Row]) -> list[R]:
@@ -153,7 +163,7 @@ def read_session(row: Row) -> SessionRow:
     if not (0 <= row["frame"] <= row["depth"] < MAX_SMALL if begun else row["frame"] == row["depth"] == -1):
         head = f"depth {row['depth']}, frame {row['frame']} and leaf {row['leaf']}"
         raise CorruptGraph(f"the head of {what} says {head}")
-    return SessionRow(**{name: row[name] for name in SessionRow.__slots__})
+    return SessionRow._make([row[name] for name in SessionRow._fields])
 
 
 def new_session_values(*, uid: SessionUid, name: SessionName, agent: str, now: datetime, **more: Any) -> dict[str, Any]:
@@ -181,8 +191,14 @@ def new_session_values(*, uid: SessionUid, name: SessionName, agent: str, now: d
     }
 
 
+_NOTHING = f'{{"json":{{}},"v":{RECORD_VERSION}}}'
+"""No options, no summary: most rows say just that."""
+
+
 def write_json(value: Any, *, what: str) -> str:
     """JSON of somebody else's making, wrapped so that it carries a record version."""
+    if value == {}:
+        return _NOTHING
     return f'{{"json":{canonical(value, what=what)},"v":{RECORD_VERSION}}}'
 
 
@@ -194,6 +210,8 @@ def read_json(text: str, *, what: str) -> Any:
 
 
 def read_object(text: str | None, *, what: str) -> JsonObject:
+    if text == _NOTHING:
+        return {}
     value = None if text is None else read_json(text, what=what)
     if not isinstance(value, dict):
         raise CorruptRecord(what, f"a JSON object was expected, not {type(value).__name__}")
@@ -222,18 +240,19 @@ def item_values(session: int, item: InboxItem) -> dict[str, Any]:
         "available_at": item.available_at,
         "admitted_at": item.admitted_at,
         "due_at": available_from(item),
-        **changing_item_values(item),
-    }
-
-
-def changing_item_values(item: InboxItem) -> dict[str, Any]:
-    return {
         "state": item.state,
         "aim": item.when,
         "target": item.target,
         "turn": item.turn,
         "settled_at": item.settled_at,
     }
+
+
+def item_change_values(change: ItemChange) -> dict[str, Any]:
+    return {_ITEM_COLUMNS.get(name, name): value for name, value in change.items()}
+
+
+_ITEM_COLUMNS = {"when": "aim"}
 
 
 def read_item(row: Row, uid: SessionUid) -> InboxItem:
@@ -292,6 +311,10 @@ def changing_turn_values(turn: Turn) -> dict[str, Any]:
         "summary": write_json(turn.summary, what="turn summary"),
         "settled_at": turn.settled_at,
     }
+
+
+def settled_turn_values(settled: Settled) -> dict[str, Any]:
+    return {**settled, "summary": write_json(settled["summary"], what="turn summary")}
 
 
 def _unpacked(packed: bytes, *, what: str) -> list[str]:

@@ -50,37 +50,57 @@ NO_ID = b""
 """What no row has. Text that is no id, asked for, names nothing; what is to be written was checked before."""
 
 
-class Hex(TypeDecorator[str]):
+class Stored(TypeDecorator[Any]):
+    """A column whose values look otherwise in memory. ``write`` and ``read`` never see a missing one."""
+
+    cache_ok = True
+
+    @staticmethod
+    def write(value: Any) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def read(value: Any) -> Any:
+        raise NotImplementedError
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else self.write(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else self.read(value)
+
+
+class Hex(Stored):
     """An id or a hash: hex digits in memory, raw bytes in the row."""
 
     impl = LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
-        if value is None:
-            return None
+    @staticmethod
+    def write(value: str) -> bytes:
         try:
             found = bytes.fromhex(value)
         except ValueError:
             return NO_ID
         return found if found.hex() == value else NO_ID
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else bytes(value).hex()
+    @staticmethod
+    def read(value: Any) -> str:
+        return bytes(value).hex()
 
 
-class Micros(TypeDecorator[datetime]):
+class Micros(Stored):
     """An instant: UTC in memory, microseconds since 1970 in the row."""
 
     impl = BigInteger
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        return None if value is None else to_micros(value)
+    @staticmethod
+    def write(value: datetime) -> int:
+        return to_micros(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
+    @staticmethod
+    def read(value: Any) -> datetime:
         try:
             return from_micros(value)
         except (OverflowError, TypeError):

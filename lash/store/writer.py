@@ -4,20 +4,21 @@ Writes queue here and are settled in batches, one transaction each: a batch is w
 being settled, so nothing waits for a timer and a busy store shares its syncs. A submitted write is never withdrawn:
 cancelling its caller leaves it to its fate, and its id tells later how it went.
 
-The line is bounded: who comes when it is full waits until there is room, and has submitted nothing before that.
+The line is bounded, and so is what one session may have in it: who comes when there is no room waits until there is,
+and has submitted nothing before that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from lash.errors import CorruptData, LashError, StoreClosed, StoreLocked, StoreUnavailable, WriteUnknown
 from lash.ids import SessionUid
+from lash.store.entrance import Entrance
 from lash.store.line import Line, Submitted
 from lash.store.sql.steps import Settled, Unsettled, Write
 
@@ -46,7 +47,11 @@ class Settle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much waits to be written: writes and bytes in line, and callers for whom the line had no room."""
+    """How much waits to be written: writes and bytes in line, and callers for whom the line had no room.
+
+    Callers that wait are the sign to slow down. What they want to write is kept by them, and is not counted in
+    ``bytes``; they wait for the line, or for their own session, of which too much is in line already.
+    """
 
     writes: int
     bytes: int
@@ -59,7 +64,7 @@ class Writer:
     def __init__(self, settle: Settle) -> None:
         self._settle = settle
         self._line = Line()
-        self._callers: deque[Submitted] = deque()
+        self._entrance = Entrance()
         self._arrival = asyncio.Event()
         self._settling: set[Submitted] = set()
         self._busy: asyncio.Task[None] | None = None
@@ -68,18 +73,17 @@ class Writer:
 
     @property
     def backlog(self) -> Backlog:
-        return Backlog(self._line.writes, self._line.bytes, len(self._callers))
+        return Backlog(self._line.writes, self._line.bytes, self._entrance.waiting)
 
     async def write(self, write: Write[R]) -> R:
         self._check_open()
-        one = Submitted(write, asyncio.get_running_loop().create_future())
-        self._callers.append(one)
+        one = Submitted(write, asyncio.get_running_loop().create_future(), came_at=self._time())
+        self._entrance.come(one)
         self._let_in()
         try:
             settled: Settled[R] = await one.answer
         except asyncio.CancelledError:
-            with contextlib.suppress(ValueError):  # it was in line already, and stays there
-                self._callers.remove(one)
+            if self._entrance.give_up(one):
                 self._let_in()
             raise
         return settled.unwrap()
@@ -93,8 +97,7 @@ class Writer:
     async def aclose(self) -> None:
         """Take nothing new, settle what was submitted, then stop."""
         self._closed = True
-        while self._callers:
-            self._callers.popleft().hear(Settled(error=StoreClosed(_CLOSED)))
+        self._turn_away(self._entrance.everyone(), StoreClosed(_CLOSED))
         while self._busy is not None and (self._line.writes or not self._busy.done()):
             self._let_in()
             await asyncio.wait([self._busy])  # who is tired of waiting must not take the writes of others with him
@@ -109,8 +112,8 @@ class Writer:
 
     def _let_in(self) -> None:
         """Let callers join the line, first come, first served, as long as there is room."""
-        while self._callers and self._has_room(self._callers[0].write):
-            self._line.join(self._callers.popleft())
+        while (first := self._entrance.first) is not None and self._has_room(first.write):
+            self._line.join(self._entrance.join_line())
             self._arrival.set()
         if self._line.writes and (self._busy is None or self._busy.done()):
             self._busy = asyncio.create_task(self._drain(), name="lash-writer")
@@ -125,10 +128,9 @@ class Writer:
         try:
             await self._settle_all()
         except BaseException as error:  # somebody cancels everything: nobody is left waiting for an answer
-            unknown, unheard = list(self._settling), [*self._line.everyone(), *self._callers]
+            unknown, unheard = list(self._settling), [*self._line.everyone(), *self._entrance.everyone()]
             self._settling.clear()
-            self._callers.clear()
-            self._line = Line()
+            self._line, self._entrance = Line(), Entrance()
             for one in unknown:
                 one.hear(Settled(error=WriteUnknown(f"{_STOPPED} in the middle of this write; repeat the call")))
             for one in unheard:
@@ -141,7 +143,7 @@ class Writer:
             if not self._line.due:
                 await self._pause()
             now = self._time()
-            self._refuse(self._line.overdue(now - PATIENCE), StoreLocked(_HELD))
+            self._refuse_overdue(now - PATIENCE)
             self._line.bring_back(now)
             batch = self._line.next_batch(now, patience=patience)
             alone = bool(batch) and batch[0].patient
@@ -164,6 +166,7 @@ class Writer:
         self, batch: Sequence[Submitted], *, patient: bool = False, tried: int = 0
     ) -> list[Submitted]:
         """Answer everybody in a batch, except those that met something held: they are returned."""
+        began = self._time()
         try:
             settled = await self._settle([one.write for one in batch], patient=patient)
         except WriteUnknown as error:
@@ -171,7 +174,11 @@ class Writer:
         except CorruptData as error:  # a row of one session: the others must not hear of it
             return await self._settle_apart(batch, tried, error)
         except LashError as error:
-            self._refuse(batch, error)
+            waited_as_long: Sequence[Submitted] = ()
+            if isinstance(error, StoreLocked):  # all of the database is
+                self._turn_away([one for one in self._entrance.everyone() if one.came_at <= began], error)
+                waited_as_long = self._line.came_by(began)
+            self._refuse([*batch, *waited_as_long], error)
         except Exception as error:
             return await self._settle_apart(batch, tried, error)
         else:
@@ -205,10 +212,8 @@ class Writer:
         missed: list[Submitted] = []
         held: set[SessionUid] = set()
         for one in batch:
-            if held.isdisjoint(one.write.sessions):
-                missed_now = await self._settle_batch([one])
-            else:  # it follows a write of its session that has yet to be settled
-                missed_now = [one]
+            # One that follows a write of its session that has yet to be settled must not overtake it.
+            missed_now = [one] if one.follows(held) else await self._settle_batch([one])
             for each in missed_now:
                 held.update(each.write.sessions)
             missed += missed_now
@@ -222,6 +227,7 @@ class Writer:
     def _answer(self, one: Submitted, outcome: Settled[Any]) -> None:
         self._settling.discard(one)
         self._line.leave(one)
+        self._entrance.done(one)
         one.hear(outcome)
         self._let_in()
 
@@ -230,6 +236,21 @@ class Writer:
             # A run that came to nothing says nothing about an earlier one that may have landed.
             heard = one.unknown or error
             self._answer(one, Settled(error=_own(heard) if isinstance(heard, LashError) else heard))
+
+    def _refuse_overdue(self, since: float) -> None:
+        """Those whose session stays held, and those that have waited behind them for as long."""
+        error = StoreLocked(_HELD)
+        late = self._line.overdue(since)
+        if late:
+            behind = self._entrance.behind({uid for one in late for uid in one.write.sessions})
+            self._turn_away([one for one in behind if one.came_at < since], error)
+            self._refuse(late, error)
+
+    def _turn_away(self, callers: Sequence[Submitted], error: LashError) -> None:
+        """Refuse those for whom there was no room yet. They have submitted nothing."""
+        for one in callers:
+            self._entrance.give_up(one)
+            one.hear(Settled(error=_own(error)))
 
 
 def _own(error: LashError) -> LashError:

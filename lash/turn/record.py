@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal, TypeGuard
+from typing import Literal, TypedDict, TypeGuard
 
 from lash import lease as leases
 from lash.encoding import JsonObject
@@ -136,7 +136,7 @@ def parked_by(turn: Turn | None, asked_for: TurnId, lease: ExecutionLease, recor
 
 
 def progress(turn: Turn) -> Turn:
-    return replace(turn, attempts=0)
+    return replace(turn, attempts=0) if turn.attempts else turn
 
 
 def hand_over(turn: Turn) -> Turn:
@@ -165,16 +165,22 @@ def wake(turn: Turn, now: datetime) -> Turn:
     return replace(turn, parked_until=min(turn.parked_until or now, now))
 
 
-def settle(turn: Turn, settlement: TurnSettlement, now: datetime) -> Turn:
-    return replace(
-        turn,
-        state="settled",
-        parked_until=None,
-        parked_on=(),
-        outcome=settlement.outcome,
-        summary=settlement.summary,
-        settled_at=now,
-    )
+class Settled(TypedDict):
+    """What a settlement changes about its turn, which was open and so slept on nothing."""
+
+    state: TurnState
+    outcome: str
+    summary: JsonObject
+    settled_at: datetime
+
+
+def settled(settlement: TurnSettlement, now: datetime) -> Settled:
+    return {
+        "state": "settled",
+        "outcome": settlement.outcome,
+        "summary": settlement.summary,
+        "settled_at": now,
+    }
 
 
 def check_settlement(

@@ -7,10 +7,8 @@ import pytest
 
 from lash.version import VERSION
 from tests.cli.command import lash
+from tests.migration.revisions import NEWEST
 from tests.postgres import PostgresServer
-
-MIGRATIONS = Path(__file__).parents[2] / "migrations" / "versions"
-NEWEST = max(path.name for path in MIGRATIONS.glob("[0-9]*.py"))[:4]
 
 
 def tree(folder: Path) -> list[str]:
@@ -20,6 +18,7 @@ def tree(folder: Path) -> list[str]:
 def test_the_version_is_printed_in_words_and_as_json(tmp_path: Path) -> None:
     assert lash("version", cwd=tmp_path).out == f"lash {VERSION}\n"
     assert lash("version", "--json", cwd=tmp_path).answer == {"version": VERSION}
+    assert lash("--version", cwd=tmp_path).out == f"lash {VERSION}\n"
 
 
 def test_an_upgrade_makes_lash_db_in_the_present_folder(tmp_path: Path) -> None:
@@ -125,7 +124,9 @@ def test_a_password_is_never_printed(command: str, tmp_path: Path) -> None:
         ("postgresql://me@here/orders?sslmode=on", "'sslmode'"),
         ("postgresql://me@here/orders?timeout=0", "'timeout'"),
         ("postgresql://me@here/orders?port=high", "'port'"),
-        ("sqlite:///lash.db?mode=ro", "takes no settings"),
+        ("sqlite:///lash.db?mode=ro", "no setting 'mode'"),
+        ("sqlite:///lash.db?synchronous=off", "full or normal"),
+        ("sqlite:///lash.db?synchronous=full&synchronous=normal", "full or normal"),
     ],
 )
 def test_a_setting_that_a_url_cannot_have_is_refused(url: str, problem: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.migration.databases import TestedDatabase
+from tests.migration.revisions import NEWEST
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +21,7 @@ async def test_the_alembic_command_upgrades_the_database_that_it_is_given(databa
     done = alembic("-x", f"url={database.url}", "upgrade", "head")
     assert done.returncode == 0, done.stderr
     assert {"lash_version", "lash_sessions"} < set(await database.tables())
-    assert "0001 (head)" in alembic("-x", f"url={database.url}", "current").stdout
+    assert f"{NEWEST} (head)" in alembic("-x", f"url={database.url}", "current").stdout
 
 
 async def test_code_and_migrations_agree_in_alembic_s_own_eyes_too(database: TestedDatabase) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.cli.command import LASH
+from tests.migration.revisions import NEWEST
 from tests.postgres import PostgresServer, connect
 
 OPENS = """
@@ -53,6 +54,6 @@ async def test_upgrades_of_one_postgres_database_at_once_all_succeed(postgres: P
     ends = [await child.communicate() for child in children]
     assert [child.returncode for child in children] == [0, 0, 0], ends
     connection = await connect(url)
-    assert await connection.fetchval("SELECT version_num FROM lash_version") == "0001"
+    assert await connection.fetchval("SELECT version_num FROM lash_version") == NEWEST
     assert await connection.fetchval("SELECT count(*) FROM lash_meta WHERE name = 'secret'") == 1
     await connection.close()

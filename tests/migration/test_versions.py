@@ -11,6 +11,7 @@ from lash.store import migrate, open_store
 from lash.testing.builders import a_session, run_turn, said
 from lash.version import VERSION
 from tests.migration.databases import TestedDatabase
+from tests.migration.revisions import NEWEST
 from tests.postgres import PostgresServer
 
 NEEDS_A_NEWER_LASH = "UPDATE lash_meta SET value = '99.0.1' WHERE name = 'oldest_runtime'"
@@ -36,7 +37,7 @@ async def test_a_lash_that_is_too_old_is_refused(database: TestedDatabase) -> No
         await open_store(database.url)
     told = str(refused.value)
     assert f"lash {VERSION}" in told
-    assert "revision 0001" in told
+    assert f"revision {NEWEST}" in told
     assert "lash 99.0.1" in told
 
 

@@ -27,6 +27,7 @@ from lash.limits import MAX_TTL
 from lash.store.contract import Store
 from lash.store.keeper import Renewer
 from lash.store.opening import open_store
+from lash.store.sql.gate import Gate
 from lash.store.sql.postgres import connecting_engine
 from lash.store.sql.renewals import PostgresRenewer, SqliteRenewer
 from lash.testing import ManualClock
@@ -120,7 +121,7 @@ class OnSqlite(Database):
 
         in_a_loop_of_its_own(fill)
         self._path = path
-        self.renewer = SqliteRenewer(path, clock=ManualClock(NOW), ttl=TTL)
+        self.renewer = SqliteRenewer(path, Gate(path, "the database"), clock=ManualClock(NOW), ttl=TTL)
 
     def write(self, values: list[tuple[Any, ...]]) -> None:
         with closing(sqlite3.connect(self._path)) as connection, connection:

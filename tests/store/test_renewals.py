@@ -30,14 +30,15 @@ from lash.store.contract import KeptLease, LeaseKeeper, Store
 from lash.store.keeper import Renewal
 from lash.store.opening import open_store
 from lash.store.sql import renewals
+from lash.store.sql.gate import Gate
 from lash.store.sql.postgres import connecting_engine
 from lash.store.sql.renewals import PostgresRenewer, SqliteRenewer
 from lash.testing import check_database
 from lash.testing.builders import TTL, Driven, a_message, a_session, an_effect, must_acquire, must_open
 from lash.testing.contract.keeping import OFTEN, expiry, fate, keep, renewed, until
 from tests.postgres import PostgresServer
+from tests.store.holding import Query, beside, file_locked, holding
 from tests.store.test_processes import running
-from tests.store.test_races import Query, beside, file_locked, holding
 
 SHORT = timedelta(seconds=1.5)
 """So long last leases that run out within a test, or are seen not to."""
@@ -123,12 +124,12 @@ async def test_a_loop_that_hangs_gives_its_sessions_up_and_hears_the_truth_when_
             assert told(process) == {"generation": 2}  # the loop hangs here until somebody else has the session
             assert not kept.sure
             assert not free.sure
-        for gone in (await fate(kept), await fate(free)):
-            assert isinstance(gone, LeaseOverdue)
-        with pytest.raises(LeaseLost):
-            await store.record(kept.lease, driven.turn.id, [an_effect()])
-        with pytest.raises(SessionBusy):
-            await store.acquire(kept.lease.session, kept.lease.owner, ttl=SHORT)
+            for gone in (await fate(kept), await fate(free)):
+                assert isinstance(gone, LeaseOverdue)
+            with pytest.raises(LeaseLost):
+                await store.record(kept.lease, driven.turn.id, [an_effect()])
+            with pytest.raises(SessionBusy):  # as long as the other one lives
+                await store.acquire(kept.lease.session, kept.lease.owner, ttl=SHORT)
         again = await keep(store, keeper, free.lease.owner, uid=free.lease.session, ttl=SHORT)
         assert again.lease.generation == free.lease.generation
 
@@ -287,7 +288,8 @@ class Recording:
     def __init__(self, url: str) -> None:
         self.said: list[str] = []
         if url.startswith("sqlite"):
-            sqlite = SqliteRenewer(Path(str(make_url(url).database)), clock=SystemClock(), ttl=TTL)
+            path = Path(str(make_url(url).database))
+            sqlite = SqliteRenewer(path, Gate(path, "the database"), clock=SystemClock(), ttl=TTL)
             sqlite._connected().set_trace_callback(self.said.append)
             self.renewer: SqliteRenewer | PostgresRenewer = sqlite
         else:

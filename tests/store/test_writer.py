@@ -14,13 +14,10 @@ from sqlalchemy import Connection
 
 from lash.errors import (
     AccessDenied,
-    BlobMissing,
     CorruptFile,
     DatabaseMissing,
     DiskFull,
-    HeadMoved,
     InvariantBroken,
-    KeyReused,
     LashError,
     LeaseLost,
     ReadOnlyStore,
@@ -30,10 +27,9 @@ from lash.errors import (
     TooLarge,
     WriteUnknown,
 )
-from lash.graph.parts import Image, Text
-from lash.ids import BlobHash, ItemId, SessionUid
+from lash.graph.parts import Text
+from lash.ids import ItemId, SessionUid
 from lash.inbox.items import InboxItem, Message, NewItem
-from lash.store import schema
 from lash.store import writer as writer_module
 from lash.store.contract import Store
 from lash.store.opening import open_store
@@ -43,7 +39,6 @@ from lash.store.writer import Backlog, Writer
 from lash.testing.builders import (
     a_message,
     a_session,
-    commit_nodes,
     must_acquire,
     new_id,
     plan_nodes,
@@ -67,69 +62,6 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def sessions(store: Store, count: int) -> list[SessionUid]:
     return [(await a_session(store)).uid for _ in range(count)]
-
-
-async def test_one_bad_write_in_a_batch_is_heard_of_only_by_its_owner(store: SqlStore) -> None:
-    good, stale, keyed, missing = await sessions(store, 4)
-    lease = await must_acquire(store, stale)
-    await commit_nodes(store, lease, says("first"))
-    old_plan = await plan_nodes(store, lease, says("second"))
-    await commit_nodes(store, lease, says("in between"))
-    await store.admit(keyed, a_message("one content", key="k"))
-    image = Message(parts=(Image(blob=BlobHash("0" * 64), media_type="image/png"),))
-    answers = await asyncio.gather(
-        store.admit(good, a_message("before")),
-        store.commit(old_plan),
-        store.admit(keyed, a_message("other content", key="k")),
-        store.admit(missing, NewItem(ItemId(new_id()), image)),
-        store.admit(good, a_message("after")),
-        return_exceptions=True,
-    )
-    assert isinstance(answers[0], InboxItem)
-    assert isinstance(answers[1], HeadMoved)
-    assert isinstance(answers[2], KeyReused)
-    assert isinstance(answers[3], BlobMissing)
-    assert isinstance(answers[4], InboxItem)
-    assert answers[0].seq < answers[4].seq
-    assert (await store.items(missing)).rows == ()
-    assert await said(store, stale) == ["first", "in between"]
-
-
-async def test_a_write_that_breaks_a_constraint_does_not_take_the_others_with_it(store: SqlStore) -> None:
-    good, bad = await sessions(store, 2)
-
-    def break_a_constraint(work: Work) -> Steps[None]:
-        yield from ()
-        row = work.session(bad)
-        twice = {"session": row.id, "branch": 0, "parent_session": None, "parent_branch": None, "parent_depth": None}
-        work.changes.insert(schema.branches, twice)
-
-    answers = await asyncio.gather(
-        store.admit(good, a_message("one")),
-        store._writer.write(Write((bad,), break_a_constraint)),
-        store.admit(good, a_message("two")),
-        return_exceptions=True,
-    )
-    assert isinstance(answers[1], InvariantBroken)
-    assert [item.seq for item in (await store.items(good)).rows] == [1, 2]
-
-
-async def test_a_bug_in_a_write_reaches_its_caller_alone(store: SqlStore) -> None:
-    uid, other = await sessions(store, 2)
-
-    def trip(work: Work) -> Steps[None]:
-        yield from ()
-        raise ZeroDivisionError
-
-    answers = await asyncio.gather(
-        store.admit(other, a_message("warm-up")),
-        store._writer.write(Write((uid,), trip)),
-        store.admit(other, a_message("beside it")),
-        return_exceptions=True,
-    )
-    assert isinstance(answers[1], ZeroDivisionError)
-    assert isinstance(answers[2], InboxItem)
-    assert (await store.admit(uid, a_message("still here"))).seq == 1
 
 
 async def test_writes_of_one_session_keep_their_order_within_a_batch(store: SqlStore) -> None:

@@ -117,11 +117,11 @@ def _settle_turn(rows: SessionRows, plan: CommitPlan, now: datetime) -> None:
         return
     for item in taken:
         done = item.id in settles.completes
-        rows.keep_items([taking.complete(item, now) if done else taking.give_back(item)])
+        rows.keep_items([item.after(taking.completed(now) if done else taking.given_back())])
     missed = [item for item in rows.items.values() if item.state == "pending" and item.target == turn.id]
-    rows.keep_items(map(taking.defer, missed))
+    rows.keep_items(item.after(taking.deferred()) for item in missed)
     own = replace(settles, summary=own_object(settles.summary, what="turn summary"))
-    rows.turns[turn.id] = record.settle(turn, own, now)
+    rows.turns[turn.id] = replace(turn, **record.settled(own, now))
     rows.journal = {}
     for wait in rows.waits.values():
         if wait.turn == turn.id and wait.as_of(now).state == "pending":

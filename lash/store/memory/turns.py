@@ -148,7 +148,7 @@ class MemoryTurns(Admitting, Waiting):
                 return ()
             ids = tuple(item.id for item in items)
             _write(rows, [Finished(key, identity, journal.taking(items))], now)
-            taken = tuple(taking.take(item, turn) for item in items)
+            taken = tuple(item.after(taking.taken(turn)) for item in items)
             rows.keep_items(taken)
             rows.turns[turn] = record.progress(replace(driven, items=driven.items + ids))
             return deepcopy(taken)
@@ -251,7 +251,7 @@ def _open_fresh(rows: SessionRows, opening: TurnOpening, now: datetime) -> Opene
         return OpenedTurn(held_by=rows.lease)
     turn = record.begin(opening.turn, rows.session, items, acquired.lease, now=now)
     rows.turns[turn.id] = turn
-    taken = tuple(taking.take(item, turn.id) for item in items)
+    taken = tuple(item.after(taking.taken(turn.id)) for item in items)
     rows.keep_items(taken)
     _write(rows, opening.starts, now)
     return OpenedTurn(acquired=acquired, turn=turn, items=taken, fresh=True)

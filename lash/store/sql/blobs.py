@@ -21,7 +21,7 @@ from lash.store.sql.claims import claim_blobs
 from lash.store.sql.link import Link
 from lash.store.sql.questions import BLOB
 from lash.store.sql.statements import insert_into
-from lash.store.sql.steps import Steps, Work, Write, answers_to_each, each
+from lash.store.sql.steps import Each, Steps, Work, Write, answers_to_each
 
 Held = tuple[Literal["node", "item", "debt"], int, int]
 """What holds a blob, and its place: a node's branch and depth, an item's seq, a debt's revision and ordinal."""
@@ -44,12 +44,12 @@ _KEEP = insert_into(
 
 def _store(link: Link, new: NewBlob) -> int:
     """Keep a body. One that is known is as young as new: its user must have time to refer to it."""
-    [row] = link.rows(_KEEP, dict(zip(_PLACES, new, strict=True)))
+    [row] = link.rows(_KEEP, new)
     number: int = row["id"]
     return number
 
 
-STORED = each(_store)
+STORED = Each(_store)
 
 
 def store_blobs(work: Work, bodies: Mapping[BlobHash, bytes]) -> Steps[dict[BlobHash, int]]:

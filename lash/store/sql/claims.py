@@ -17,22 +17,25 @@ from lash.store.sql.statements import Statement
 from lash.store.sql.steps import Held, Question, Steps, answers_to_each
 
 _number = func.hashtextextended(bindparam("name", type_=Text), 0)
-_TRY = Statement(select(func.pg_try_advisory_xact_lock(_number).label("granted")))
-_WAIT = Statement(select(func.pg_advisory_xact_lock(_number).label("granted")))
+_TRY = Statement(select(func.pg_try_advisory_xact_lock(_number).label("granted")), "name")
+_WAIT = Statement(select(func.pg_advisory_xact_lock(_number).label("granted")), "name")
 
 
-def _claim(link: Link, names: Sequence[str]) -> dict[str, bool]:
-    if not link.postgres:
-        return dict.fromkeys(names, True)
-    if link.patient:
-        for name in sorted(names):
-            link.rows(_WAIT, {"name": name})
-        return dict.fromkeys(names, True)
-    found = link.rows_for_each(_TRY, [{"name": name} for name in names])
-    return {name: True for name, [row] in zip(names, found, strict=True) if row["granted"]}
+class Claimed(Question[str, bool]):
+    """Whether a claim was granted."""
+
+    def load(self, link: Link, keys: Sequence[str]) -> dict[str, bool]:
+        if not link.postgres:
+            return dict.fromkeys(keys, True)
+        if link.patient:
+            for name in sorted(keys):
+                link.rows(_WAIT, (name,))
+            return dict.fromkeys(keys, True)
+        found = link.look_up({_TRY: [(name,) for name in keys]})[_TRY]
+        return {name: True for (name,), [row] in found.items() if row["granted"]}
 
 
-CLAIMED = Question(_claim)
+CLAIMED = Claimed()
 
 
 def claim_name(name: SessionName) -> Steps[None]:

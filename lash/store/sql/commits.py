@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import assert_never
 
@@ -20,30 +19,31 @@ from lash.errors import BlobMissing, InvariantBroken
 from lash.graph.delta import Append, MoveHead, Unchanged, check_append, check_seqs
 from lash.graph.nodes import Node
 from lash.graph.session import Head
-from lash.ids import BlobHash, OperationId, SessionUid, split_node_id
+from lash.ids import BlobHash, OperationId, SessionUid, TurnId, split_node_id
 from lash.inbox import taking
-from lash.inbox.items import InboxItem, blobs_of_item
+from lash.inbox.items import blobs_of_item
 from lash.store import schema
 from lash.store.checks import check_commit, debts_of
 from lash.store.rows import (
     CommitRow,
+    Row,
     SessionRow,
     changing_wait_values,
     commit_values,
+    item_change_values,
     read_commit,
-    read_item,
     read_turn,
     read_wait,
+    settled_turn_values,
 )
 from lash.store.sql.blobs import hold, numbers_of, store_blobs
 from lash.store.sql.graph import boundary, grows_from, insert_parts
 from lash.store.sql.inbox import update_items
-from lash.store.sql.questions import AIMED, BLOB, COMMIT, NEXT_ITEM, PARTS, TAKEN, TURN_WAITS, UNSETTLED
+from lash.store.sql.questions import AIMED, BLOB, COMMIT, PARTS, SETTLING, TAKEN, TURN_WAITS
 from lash.store.sql.sessions import find_row, keep_session, replace_document
-from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, answers_to_each
-from lash.store.sql.turns import update_turn
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
 from lash.turn import record
-from lash.turn.record import Turn, available_from
+from lash.turn.record import Turn, TurnSettlement
 
 _USAGE = (
     select(
@@ -78,19 +78,26 @@ def _size(plan: CommitPlan) -> int:
 
 def _commit(work: Work, plan: CommitPlan, debts: list[Debt], fingerprint: str) -> Steps[CommitReceipt]:
     row = work.session(plan.lease.session)
-    known = yield from answer_to(COMMIT((row.id, plan.operation)))
-    stored = None if known is None else read_commit(known, row.uid).receipt
+    found = yield from answer_to(SETTLING((row.id, plan.operation)))
+    if found is None:
+        raise InvariantBroken(f"session {row.uid} was locked and is not there")
+    stored = None if found["commit"] is None else read_commit(found["commit"], row.uid).receipt
     receipt = check_fence(plan, fingerprint, receipt=stored, lease=row.lease, head=row.head)
     if receipt is not None:
         return receipt
-    settled = yield from _settle_turn(work, row, plan)
+    settled = yield from _settle_turn(work, row, plan, found)
     growth = yield from _grow(work, row, plan)
     numbers = yield from _blobs(work, growth.nodes, debts, plan.parts)
-    after = replace(
-        growth.row,
+    head = growth.head
+    after = row._replace(
+        revision=head.revision,
+        leaf=head.leaf,
+        depth=head.depth,
+        frame=head.frame,
+        branch=growth.branch,
+        state_set=_keep_parts(work, row, growth, plan.parts, numbers),
         seq=row.seq + 1,
         next_item_at=settled.next_item_at,
-        state_set=_keep_parts(work, growth.row, plan.parts, numbers),
     )
     receipt = CommitReceipt(row.uid, plan.operation, after.revision, after.leaf, fingerprint, work.now, after.seq)
     placed = CommitRow(receipt, after.branch, growth.first_depth, len(growth.nodes), after.state_set)
@@ -117,39 +124,48 @@ class SettledTurn:
     next_item_at: datetime | None
 
 
-def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[SettledTurn]:
-    found = yield from answer_to(UNSETTLED((row.id,)))
-    if found is None:
+def _settle_turn(work: Work, row: SessionRow, plan: CommitPlan, found: Row) -> Steps[SettledTurn]:
+    if found["turn"] is None:
         record.check_settlement(None, plan.settles, None, frozenset())
         return SettledTurn(None, row.next_item_at)
-    unsettled = read_turn(found, row.uid)
+    unsettled = read_turn(found["turn"], row.uid)
     turn = unsettled.turn
-    taken_rows, aimed_rows, next_item, waits = yield from answers_to(
-        TAKEN((row.id, turn.id)),
-        AIMED((row.id, turn.id)),
-        NEXT_ITEM((row.id,)),
-        TURN_WAITS((row.id, turn.id)),
-    )
-    taken = [read_item(item, row.uid) for item in taken_rows or ()]
-    record.check_settlement(turn, plan.settles, unsettled.cancel, frozenset(item.id for item in taken))
+    record.check_settlement(turn, plan.settles, unsettled.cancel, frozenset(turn.items))
     check_own_operation(plan)
     if plan.settles is None:
         raise InvariantBroken("a commit that settles no turn passed the check that it must")
-    settled = [taking.complete(i, work.now) if i.id in plan.settles.completes else taking.give_back(i) for i in taken]
-    update_items(work, row, settled)
-    update_items(work, row, (taking.defer(read_item(item, row.uid)) for item in aimed_rows or ()))
+    completed = item_change_values(taking.completed(work.now))
+    for item in plan.settles.completes:
+        work.changes.update(schema.inbox, {"session": row.id, "id": item}, completed)
+    due = yield from _give_back(work, row, plan.settles)
+    if found["aimed"]:
+        missed = yield from answer_to(AIMED((row.id, turn.id)))
+        update_items(work, row, (item["seq"] for item in missed or ()), taking.deferred())
+    if found["waits"]:
+        yield from _revoke_waits(work, row, turn.id)
+    ended = settled_turn_values(record.settled(plan.settles, work.now))
+    work.changes.update(schema.turns, {"session": row.id, "id": turn.id}, ended)
+    work.changes.delete(schema.journal, session=row.id, turn=turn.id)
+    pending = [*due, *([] if found["next_item_at"] is None else [found["next_item_at"]])]
+    return SettledTurn(turn, min(pending, default=None))
+
+
+def _give_back(work: Work, row: SessionRow, settles: TurnSettlement) -> Steps[list[datetime]]:
+    """When the items are available that the turn leaves to the next one."""
+    if not settles.gives_back:
+        return []
+    taken = yield from answer_to(TAKEN((row.id, settles.turn)))
+    back = [item for item in taken or () if item["id"] in settles.gives_back]
+    update_items(work, row, (item["seq"] for item in back), taking.given_back())
+    return [item["due_at"] for item in back]
+
+
+def _revoke_waits(work: Work, row: SessionRow, turn: TurnId) -> Steps[None]:
+    waits = yield from answer_to(TURN_WAITS((row.id, turn)))
     for wait in (read_wait(wait, row.uid) for wait in waits or ()):
         revoked = wait_rules.revoke(wait, work.now)
         if revoked.state == "revoked":
             work.changes.update(schema.waits, {"id": wait.id}, changing_wait_values(revoked))
-    update_turn(work, row, record.settle(turn, plan.settles, work.now))
-    work.changes.delete(schema.journal, session=row.id, turn=turn.id)
-    return SettledTurn(turn, _earliest(None if next_item is None else next_item["due_at"], settled))
-
-
-def _earliest(next_item_at: datetime | None, settled: Iterable[InboxItem]) -> datetime | None:
-    due = [available_from(item) for item in settled if item.state == "pending"]
-    return min(due if next_item_at is None else [*due, next_item_at], default=None)
 
 
 # -- the graph ---------------------------------------------------------------------------------------------------------
@@ -157,9 +173,11 @@ def _earliest(next_item_at: datetime | None, settled: Iterable[InboxItem]) -> da
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a delta comes to: the session's row with its new head, and the nodes to add."""
+    """What a delta comes to: the new head, the branch and the state set it stands on, and the nodes to add."""
 
-    row: SessionRow
+    head: Head
+    branch: int
+    state_set: int
     nodes: tuple[Node, ...] = ()
     first_depth: int = 0
 
@@ -168,7 +186,7 @@ def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
     revision = row.revision + 1
     match plan.delta:
         case Unchanged():
-            return Growth(replace(row, revision=revision))
+            return Growth(Head(revision, row.leaf, row.depth, row.frame), row.branch, row.state_set)
         case MoveHead(to=to):
             begin = yield from boundary(work, row, to)
             _insert_branch(work, row, revision, grows_from(begin.place))
@@ -177,22 +195,17 @@ def _grow(work: Work, row: SessionRow, plan: CommitPlan) -> Steps[Growth]:
                 numbers = yield from numbers_of(set(begin.parts.values()))
                 insert_parts(work, row.id, state_set, begin.parts, numbers)
             head = Head(revision, to, begin.place.depth, begin.frame)
-            return Growth(replace(_with_head(row, head), branch=revision, state_set=state_set))
+            return Growth(head, branch=revision, state_set=state_set)
         case Append(nodes=nodes):
             new_root = check_append(row.uid, plan.operation, nodes, row.head)
             check_seqs(nodes, row.seq)
             if new_root:
                 _insert_branch(work, row, revision, grows_from(None))
             leaf = nodes[-1]
-            after = _with_head(row, Head(revision, leaf.id, leaf.depth, leaf.frame))
-            after = replace(after, branch=revision) if new_root else after
-            return Growth(after, nodes, first_depth=nodes[0].depth)
+            head = Head(revision, leaf.id, leaf.depth, leaf.frame)
+            return Growth(head, revision if new_root else row.branch, row.state_set, nodes, first_depth=nodes[0].depth)
         case _:
             assert_never(plan.delta)
-
-
-def _with_head(row: SessionRow, head: Head) -> SessionRow:
-    return replace(row, revision=head.revision, leaf=head.leaf, depth=head.depth, frame=head.frame)
 
 
 def _insert_branch(work: Work, row: SessionRow, branch: int, parent: dict[str, int | None]) -> None:
@@ -213,7 +226,8 @@ def _insert_nodes(work: Work, row: SessionRow, nodes: tuple[Node, ...], numbers:
             "seq": node.seq or row.seq,
         }
         work.changes.insert(schema.nodes, values)
-        hold(work, row.id, ("node", row.branch, node.depth), node.blobs, numbers)
+        if node.blobs:
+            hold(work, row.id, ("node", row.branch, node.depth), node.blobs, numbers)
 
 
 # -- parts, blobs, usage, debts ----------------------------------------------------------------------------------------
@@ -225,7 +239,10 @@ def _blobs(
     """The rows of every blob that the commit refers to; bodies of changed parts are stored on the way."""
     bodies = {part.hash: part.body for part in (parts or {}).values() if isinstance(part, Changed)}
     kept = {part.hash for part in (parts or {}).values() if not isinstance(part, Changed)}
-    wanted = frozenset().union(*(node.blobs for node in nodes), *(blobs_of_item(debt.item()) for debt in debts))
+    wanted = {blob for node in nodes for blob in node.blobs}
+    wanted.update(*(blobs_of_item(debt.item()) for debt in debts))
+    if not wanted and parts is None:
+        return {}
     known = yield from answers_to_each([BLOB(found) for found in sorted(wanted | kept | bodies.keys())])
     if parts is not None:
         resolve(parts, known.keys() | bodies.keys())
@@ -236,12 +253,15 @@ def _blobs(
     return known | stored
 
 
-def _keep_parts(work: Work, row: SessionRow, parts: StateParts | None, numbers: dict[BlobHash, int]) -> int:
+def _keep_parts(
+    work: Work, row: SessionRow, growth: Growth, parts: StateParts | None, numbers: dict[BlobHash, int]
+) -> int:
     """The number of the state set that holds after the commit: a new one when the plan names its parts."""
     if parts is None:
-        return row.state_set
-    insert_parts(work, row.id, row.revision, {name: part.hash for name, part in parts.items()}, numbers)
-    return row.revision
+        return growth.state_set
+    revision = growth.head.revision
+    insert_parts(work, row.id, revision, {name: part.hash for name, part in parts.items()}, numbers)
+    return revision
 
 
 def _insert_usage(work: Work, row: SessionRow, plan: CommitPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 from collections.abc import Iterator
 
@@ -21,6 +22,7 @@ from lash.errors import (
 )
 from lash.store.sql.steps import Unsettled
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _UNFIT = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_CONSTRAINT)
@@ -68,9 +70,11 @@ def _translate_driver(error: BaseException, where: str) -> LashError | Unsettled
     code = getattr(error, "sqlstate", None)
     if isinstance(code, str):
         return _from_postgres(code, error, where)
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return DiskFull(f"there is no room left for {where}; free some space and repeat the call")
     if isinstance(error, PermissionError):
         return AccessDenied(f"{where} cannot be opened: {error}. Check its owner and permissions")
-    return StoreUnavailable(f"{where} does not answer: {error}")
+    return StoreUnavailable(f"{where} does not answer{f': {error}' if str(error) else ' in time'}")
 
 
 def is_io_error(error: sqlite3.Error) -> bool:

@@ -124,7 +124,7 @@ def branch_name(place: Place) -> str:
 # -- paths -------------------------------------------------------------------------------------------------------------
 
 
-CROSSED = rows_of(Statement(_BRANCHES), "session", "branch", "first", "last")
+CROSSED = rows_of(Statement(_BRANCHES, "session", "branch", "first", "last"))
 
 
 def path_to(leaf: Place, *, down_to: int = 0) -> Steps[list[Segment]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from sqlalchemy import Connection, select
@@ -11,12 +11,12 @@ from sqlalchemy import Connection, select
 from lash.ids import ItemId, SessionUid
 from lash.inbox import admission, cancelling
 from lash.inbox.cancelling import Cancelled, From, Keyed, Selection, These
-from lash.inbox.items import InboxItem, NewItem, blobs_of_item
+from lash.inbox.items import InboxItem, ItemChange, NewItem, blobs_of_item
 from lash.limits import is_key
 from lash.store import schema
 from lash.store.checks import check_arriving, check_limit, check_selection, read_cursor
 from lash.store.contract import Page
-from lash.store.rows import SessionRow, changing_item_values, item_values, read_item, read_turn
+from lash.store.rows import Row, SessionRow, item_change_values, item_values, read_item, read_turn
 from lash.store.sql.blobs import hold, numbers_of
 from lash.store.sql.questions import BEHIND, EARLIEST, ITEM, ITEM_BY_KEY, UNSETTLED, WAITING, Remaining
 from lash.store.sql.sessions import find_row, keep_session
@@ -29,8 +29,8 @@ def admit(uid: SessionUid, item: NewItem) -> Write[InboxItem]:
 
     def steps(work: Work) -> Steps[InboxItem]:
         row = work.session(uid)
-        turn = yield from unsettled_turn(row)
-        admitted, after = yield from admit_into(work, row, item, turn)
+        turn, known = yield from turn_and_known(row, item)
+        admitted, after = yield from admit_into(work, row, item, turn, known)
         if after is not row:
             keep_session(work, row, after, was=turn, turn=turn)
         return admitted
@@ -38,14 +38,32 @@ def admit(uid: SessionUid, item: NewItem) -> Write[InboxItem]:
     return Write((uid,), steps, size=size)
 
 
-def admit_into(work: Work, row: SessionRow, item: NewItem, turn: Turn | None) -> Steps[tuple[InboxItem, SessionRow]]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The items that a new one could be a repetition of."""
+
+    by_key: Row | None = None
+    by_id: Row | None = None
+
+
+def turn_and_known(row: SessionRow, item: NewItem) -> Steps[tuple[Turn | None, Known]]:
+    """The unsettled turn, and what is known under the key and the id of a new item."""
+    asks = (UNSETTLED(row.id), ITEM((row.id, item.id)))
+    if item.key is None:
+        unsettled, by_id = yield asks
+        return read_unsettled(unsettled, row), Known(None, by_id)
+    unsettled, by_id, by_key = yield (*asks, ITEM_BY_KEY((row.id, item.key)))
+    return read_unsettled(unsettled, row), Known(by_key, by_id)
+
+
+def admit_into(
+    work: Work, row: SessionRow, item: NewItem, turn: Turn | None, known: Known
+) -> Steps[tuple[InboxItem, SessionRow]]:
     """The item as it is kept, and the session's row after it. The same row comes back when it was known before."""
-    by_key = None if item.key is None else (yield from answer_to(ITEM_BY_KEY((row.id, item.key))))
-    by_id = None if by_key is not None else (yield from answer_to(ITEM((row.id, item.id))))
     admitted = admission.admit(
         item,
-        by_key=None if by_key is None else read_item(by_key, row.uid),
-        by_id=None if by_id is None else read_item(by_id, row.uid),
+        by_key=None if known.by_key is None else read_item(known.by_key, row.uid),
+        by_id=None if known.by_id is None else read_item(known.by_id, row.uid),
         session=row.uid,
         seq=row.seq + 1,
         unsettled_turn=None if turn is None else turn.id,
@@ -60,17 +78,20 @@ def admit_into(work: Work, row: SessionRow, item: NewItem, turn: Turn | None) ->
     due = row.next_item_at
     if admitted.target is None:
         due = min(due or available_from(admitted), available_from(admitted))
-    return admitted, replace(row, seq=admitted.seq, next_item_at=due)
+    return admitted, row._replace(seq=admitted.seq, next_item_at=due)
 
 
 def unsettled_turn(row: SessionRow) -> Steps[Turn | None]:
-    found = yield from answer_to(UNSETTLED((row.id,)))
+    return read_unsettled((yield from answer_to(UNSETTLED(row.id))), row)
+
+
+def read_unsettled(found: Row | None, row: SessionRow) -> Turn | None:
     return None if found is None else read_turn(found, row.uid).turn
 
 
-def update_items(work: Work, row: SessionRow, items: Iterable[InboxItem]) -> None:
-    for item in items:
-        work.changes.update(schema.inbox, {"session": row.id, "seq": item.seq}, changing_item_values(item))
+def update_items(work: Work, row: SessionRow, seqs: Iterable[int], change: ItemChange) -> None:
+    for seq in seqs:
+        work.changes.update(schema.inbox, {"session": row.id, "seq": seq}, item_change_values(change))
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
@@ -83,17 +104,16 @@ def cancel(uid: SessionUid, selection: Selection) -> Write[list[Cancelled]]:
         row = work.session(uid)
         turn = yield from unsettled_turn(row)
         answers = yield from _answers(work, row, selection)
-        gone = {answer.item.id: answer.item for answer in answers if answer.answer == "cancelled" and answer.item}
+        gone = frozenset(answer.item.seq for answer in answers if answer.answer == "cancelled" and answer.item)
         if not gone:
             return answers
-        update_items(work, row, gone.values())
+        update_items(work, row, gone, cancelling.cancelled(work.now))
         due = None
         if turn is None:
-            seqs = frozenset(item.seq for item in gone.values())
             suffix = isinstance(selection, From)
-            left = Remaining(row.id, before=min(seqs)) if suffix else Remaining(row.id, without=seqs)
+            left = Remaining(row.id, before=min(gone)) if suffix else Remaining(row.id, without=gone)
             due = yield from answer_to(EARLIEST(left))
-        keep_session(work, row, replace(row, next_item_at=due), was=turn, turn=turn)
+        keep_session(work, row, row._replace(next_item_at=due), was=turn, turn=turn)
         return answers
 
     return Write((uid,), steps, urgent=True, repeatable=False)

@@ -37,12 +37,13 @@ def acquire(uid: SessionUid, owner: OwnerId, ttl: timedelta) -> Write[Acquired]:
 
     def steps(work: Work) -> Steps[Acquired]:
         row = work.session(uid)
-        acquired = rules.acquire(row.lease, uid, owner, now=work.now, ttl=ttl)
+        died = work.holder_died(row.lease, owner)
+        acquired = rules.acquire(row.lease, uid, owner, now=work.now, ttl=ttl, holder_died=died)
         turn = yield from unsettled_turn(row)
         keep_session(work, row, row.with_lease(rules.record_of(acquired.lease)), was=turn, turn=turn)
         return acquired
 
-    return Write((uid,), steps, urgent=True)
+    return Write((uid,), steps, urgent=True, owner=owner)
 
 
 def renew(lease: ExecutionLease, ttl: timedelta) -> Write[ExecutionLease]:

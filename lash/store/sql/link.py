@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any, Protocol
 
 from sqlalchemy import AdaptedConnection, Connection, bindparam, select
 
 from lash.clock import Clock, from_micros
-from lash.ids import SessionUid
+from lash.ids import OwnerId, SessionUid
 from lash.store import schema
 from lash.store.rows import Row
 from lash.store.sql.statements import (
     POSTGRES,
     SQLITE,
-    Bind,
     Change,
+    Key,
     Statement,
-    Values,
-    bind,
     change_on_sqlite,
     changes_on_postgres,
+    columns_on_postgres,
+    joined_on_postgres,
+    lists_of,
+    rows_on_sqlite,
 )
 
 Rows = Mapping[Change, Sequence[Sequence[Any]]]
 """The rows of each change, as lists of values in the order of its names."""
+Lookups = Mapping[Statement, Sequence[Key]]
+"""What is to be looked up: for each statement, some keys."""
+Found = dict[Statement, dict[Key, list[Row]]]
+"""What was found, by statement and key."""
 
 
 class Link(Protocol):
@@ -35,12 +40,12 @@ class Link(Protocol):
     patient: bool
     """Whether to wait a moment for what is held, instead of leaving it out."""
 
-    def rows(self, statement: Statement, values: Values) -> list[Row]:
-        """What a statement finds."""
+    def rows(self, statement: Statement, key: Key) -> list[Row]:
+        """What a statement finds for a key."""
         ...
 
-    def rows_for_each(self, statement: Statement, keys: Sequence[Values]) -> list[list[Row]]:
-        """What it finds for each of some keys, which all have the same names."""
+    def look_up(self, lookups: Lookups) -> Found:
+        """What several statements find, each for several keys."""
         ...
 
 
@@ -53,17 +58,19 @@ class WriteLink(Link, Protocol):
 
     def change(self, rows: Rows) -> None: ...
 
+    def died(self, owner: OwnerId) -> bool:
+        """Whether the process of an owner has died for certain."""
+        ...
+
+
+def nobody_can_tell(owner: OwnerId) -> bool:
+    """Whether its process died, as far as is known: it may run on another machine."""
+    return False
+
 
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
-_SESSION = Statement(select(schema.sessions).where(schema.sessions.c.uid == bindparam("uid")))
-
-
-@cache
-def _binds_on_sqlite(change: Change) -> tuple[Bind, ...]:
-    """An update names its values before its key."""
-    order = change.columns + change.key
-    return tuple(bind(name, change.table.c[name].type, SQLITE) for name in order)
+_SESSION = Statement(select(schema.sessions).where(schema.sessions.c.uid == bindparam("uid")), "uid")
 
 
 class SqliteLink:
@@ -72,57 +79,50 @@ class SqliteLink:
     postgres = False
     patient = False
 
-    def __init__(self, driver: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(
+        self, driver: sqlite3.Connection, clock: Clock, died: Callable[[OwnerId], bool] = nobody_can_tell
+    ) -> None:
         self._driver = driver
         self._clock = clock
+        self._died = died
 
-    def rows(self, statement: Statement, values: Values) -> list[Row]:
+    def rows(self, statement: Statement, key: Key) -> list[Row]:
         rendered = statement.on(SQLITE)
-        return [rendered.row(found) for found in self._execute(rendered.sql, rendered.values(values))]
+        return [rendered.row(found) for found in self._execute(rendered.sql, rendered.values(key))]
 
     def _execute(self, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
         return self._driver.execute(sql, values)
 
-    def rows_for_each(self, statement: Statement, keys: Sequence[Values]) -> list[list[Row]]:
-        return [self.rows(statement, key) for key in keys]
+    def look_up(self, lookups: Lookups) -> Found:
+        return {statement: {key: self.rows(statement, key) for key in keys} for statement, keys in lookups.items()}
 
     def lock(self, uids: Sequence[SessionUid]) -> tuple[list[Row], datetime]:
-        return [row for uid in uids for row in self.rows(_SESSION, {"uid": uid})], self._clock.now()
+        return [row for uid in uids for row in self.rows(_SESSION, (uid,))], self._clock.now()
 
     def change(self, rows: Rows) -> None:
-        for change, values in rows.items():
-            binds = _binds_on_sqlite(change)
-            keys = len(change.key)
-            ordered = ([*row[keys:], *row[:keys]] for row in values)
-            self._execute_many(
-                change_on_sqlite(change),
-                [[each.value(value) for each, value in zip(binds, row, strict=True)] for row in ordered],
-            )
+        for change, given in rows.items():
+            self._execute_many(change_on_sqlite(change), rows_on_sqlite(change, given))
 
     def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._driver.executemany(sql, rows)
+
+    def died(self, owner: OwnerId) -> bool:
+        return self._died(owner)
 
 
 # -- Postgres ----------------------------------------------------------------------------------------------------------
 
 _COLUMNS = ", ".join(column.name for column in schema.sessions.c)
 _READ_SESSION = Statement(select(schema.sessions))
+# The time is read after all of the rows were locked: the count needs them all.
 _LOCK = """
 WITH locked AS MATERIALIZED (
     SELECT {columns} FROM lash_sessions WHERE uid = ANY($1::BYTEA[]) ORDER BY id FOR UPDATE {held}
 )
-SELECT locked.*, lash_now() FROM locked
+SELECT locked.*, (SELECT lash_now() FROM (SELECT count(*) FROM locked) AS counted) FROM locked
 """
 _SKIPPING = _LOCK.format(columns=_COLUMNS, held="SKIP LOCKED")
 _WAITING = _LOCK.format(columns=_COLUMNS, held="")
-
-
-_uid = bind("uid", schema.sessions.c.uid.type, POSTGRES)
-
-
-@cache
-def _binds_on_postgres(change: Change) -> tuple[Bind, ...]:
-    return tuple(bind(name, change.table.c[name].type, POSTGRES) for name in change.names)
 
 
 class PostgresLink:
@@ -138,33 +138,36 @@ class PostgresLink:
         found: list[Any] = self._driver.run_async(lambda connection: connection.fetch(sql, *values))
         return found
 
-    def rows(self, statement: Statement, values: Values) -> list[Row]:
+    def rows(self, statement: Statement, key: Key) -> list[Row]:
         rendered = statement.on(POSTGRES)
-        return [rendered.row(tuple(found)) for found in self._fetch(rendered.sql, rendered.values(values))]
+        return [rendered.row(found) for found in self._fetch(rendered.sql, rendered.values(key))]
 
-    def rows_for_each(self, statement: Statement, keys: Sequence[Values]) -> list[list[Row]]:
-        if len(keys) == 1:
-            return [self.rows(statement, keys[0])]
-        rendered = statement.for_many(tuple(keys[0]))
-        answers: list[list[Row]] = [[] for _ in keys]
-        for found in self._fetch(rendered.sql, rendered.values(keys)):
-            answers[found[-1] - 1].append(rendered.one.row(tuple(found)))
+    def look_up(self, lookups: Lookups) -> Found:
+        statements = tuple(lookups)
+        if len(statements) == 1 and len(lookups[statements[0]]) == 1:
+            [key] = lookups[statements[0]]
+            return {statements[0]: {key: self.rows(statements[0], key)}}
+        answers: Found = {statement: {key: [] for key in keys} for statement, keys in lookups.items()}
+        places = [list(answers[statement].values()) for statement in statements]
+        rendered = [statement.on(POSTGRES) for statement in statements]
+        values = [value for statement in statements for value in lists_of(statement, lookups[statement])]
+        for number, key, found in self._fetch(joined_on_postgres(statements), values):
+            places[number][key].append(rendered[number].row(found))
         return answers
 
     def lock(self, uids: Sequence[SessionUid]) -> tuple[list[Row], datetime]:
-        ids = [_uid.value(uid) for uid in uids]
+        ids = [schema.Hex.write(uid) for uid in uids]
         found = self._fetch(_WAITING if self.patient else _SKIPPING, [ids]) if ids else []
-        # Read after the rows were locked, each after its own; the last one was read after all of them.
-        now = max(row[-1] for row in found) if found else self._fetch("SELECT lash_now()", ())[0][0]
+        now = found[0][-1] if found else self._fetch("SELECT lash_now()", ())[0][0]
         rendered = _READ_SESSION.on(POSTGRES)
-        return [rendered.row(tuple(row)) for row in found], from_micros(now)
+        return [rendered.row(tuple(row)[:-1]) for row in found], from_micros(now)
 
     def change(self, rows: Rows) -> None:
-        values: list[list[Any]] = []
-        for change, given in rows.items():
-            for each, column in zip(_binds_on_postgres(change), zip(*given, strict=True), strict=True):
-                values.append([each.value(value) for value in column])
+        values = [column for change, given in rows.items() for column in columns_on_postgres(change, given)]
         self._fetch(changes_on_postgres(tuple(rows)), values)
+
+    def died(self, owner: OwnerId) -> bool:
+        return nobody_can_tell(owner)
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
@@ -179,10 +182,10 @@ class ReadLink:
         self._connection = connection
         self.postgres = connection.dialect.name == "postgresql"
 
-    def rows(self, statement: Statement, values: Values) -> list[Row]:
+    def rows(self, statement: Statement, key: Key) -> list[Row]:
         rendered = statement.on(POSTGRES if self.postgres else SQLITE)
-        found = self._connection.exec_driver_sql(rendered.sql, tuple(rendered.values(values)))
-        return [rendered.row(tuple(row)) for row in found]
+        found = self._connection.exec_driver_sql(rendered.sql, tuple(rendered.values(key)))
+        return [rendered.row(row) for row in found]
 
-    def rows_for_each(self, statement: Statement, keys: Sequence[Values]) -> list[list[Row]]:
-        return [self.rows(statement, key) for key in keys]
+    def look_up(self, lookups: Lookups) -> Found:
+        return {statement: {key: self.rows(statement, key) for key in keys} for statement, keys in lookups.items()}

@@ -11,7 +11,7 @@ from lash.inbox.items import InboxItem
 from lash.store import schema
 from lash.store.checks import check_limit
 from lash.store.rows import read_debt, read_item, readable
-from lash.store.sql.inbox import admit_into, unsettled_turn
+from lash.store.sql.inbox import admit_into, turn_and_known
 from lash.store.sql.questions import BY_UID, DEBT, ITEM
 from lash.store.sql.sessions import keep_session
 from lash.store.sql.steps import Steps, Work, Write, answer_to
@@ -63,8 +63,8 @@ def deliver(debt: Debt) -> Write[InboxItem | None]:
         work.changes.update(schema.outbox, key, {"state": paid, "settled_at": work.now})
         if living is None:
             return None
-        turn = yield from unsettled_turn(living)
-        item, after = yield from admit_into(work, living, debt.item(), turn)
+        turn, known_items = yield from turn_and_known(living, debt.item())
+        item, after = yield from admit_into(work, living, debt.item(), turn, known_items)
         if after is not living:
             keep_session(work, living, after, was=turn, turn=turn)
         return item

@@ -1,17 +1,23 @@
-"""Postgres: one connection kept for writes, a pool for reads, and the database's own clock."""
+"""Postgres: one connection kept for writes, a pool for reads, and the database's own clock.
+
+A server or a network may fall silent without ending a connection. So a statement that is not answered in time is given
+up, and its connection with it: what it carried is then decided as for any connection that broke.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import AdaptedConnection, Connection, text
-from sqlalchemy.engine import URL
+from sqlalchemy import AdaptedConnection, Connection, event, text
+from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
 from lash.clock import from_micros
 from lash.errors import LashError, MissingExtra, StoreLocked, StoreUnavailable, UnsupportedUrl, WriteUnknown
@@ -23,6 +29,10 @@ from lash.store.sql.steps import Settled, Unsettled, Write, settle
 R = TypeVar("R")
 _NOW = text("SELECT lash_now()")
 LOCK_TIMEOUT = "10s"
+ANSWER_TIMEOUT = 30.0
+"""Seconds that a statement may stay without an answer. Longer than a lock is waited for: that is an answer too."""
+GOODBYE_TIMEOUT = 2.0
+"""Seconds to wait for a server to close a connection in good order."""
 _BEGIN_PATIENTLY = "BEGIN; SET LOCAL lock_timeout = '250ms'"
 _ABANDONED = {"idle_in_transaction_session_timeout": "5s"}
 """A process that was stopped in the middle of a write must not keep its rows locked for longer than others wait."""
@@ -32,11 +42,15 @@ _SETTINGS = ("application_name", "host", "port", "sslmode", "timeout")
 
 
 class PostgresDatabase:
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, in_time: bool) -> None:
+        """``in_time`` says that every statement has to be answered in ANSWER_TIMEOUT."""
         self.where = f"the database {shown(url)}"
         self._url = url
-        self._engine = connecting_engine(url)
-        self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        timeout = ANSWER_TIMEOUT if in_time else None
+        # No pool for the writer: when its connection is lost, others that lie in one are likely to be lost too.
+        self._engine = connecting_engine(url, answer_timeout=timeout, pooled=False)
+        self._pool = connecting_engine(url, answer_timeout=timeout)
+        self._readers = self._pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._turn = asyncio.Lock()
         self._writer: AsyncConnection | None = None
 
@@ -45,10 +59,11 @@ class PostgresDatabase:
             with translated(self.where):
                 adapted = await _adapted(connection)
                 driver = adapted.driver_connection
-                await driver.execute(_BEGIN_PATIENTLY if patient else "BEGIN")
                 link = PostgresLink(adapted, patient=patient)
-                settled = await connection.run_sync(lambda _: settle(link, writes))
-            await self._commit(connection, lambda: driver.execute("COMMIT"))
+                with _dropped_when_silent(driver):
+                    await driver.execute(_BEGIN_PATIENTLY if patient else "BEGIN")
+                    settled = await connection.run_sync(lambda _: settle(link, writes))
+            await self._commit(connection, lambda: _answered(driver, "COMMIT"))
             return settled
 
         try:
@@ -145,9 +160,35 @@ class PostgresDatabase:
     async def aclose(self) -> None:
         async with self._turn:
             if self._writer is not None:
-                await self._writer.close()
+                await _says_goodbye(self._writer.close)
                 self._writer = None
-        await self._engine.dispose()
+        while not await _says_goodbye(self._pool.dispose):
+            pass  # one connection of the pool was not answered and is dropped; the others are still to come
+
+
+async def _says_goodbye(close: Callable[[], Awaitable[None]]) -> bool:
+    """Close in good order, if the server answers to that. A connection that it does not answer on is dropped."""
+    try:
+        async with asyncio.timeout(GOODBYE_TIMEOUT):
+            await close()
+    except TimeoutError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _dropped_when_silent(driver: Any) -> Iterator[None]:
+    """A connection on which something was not answered is of no more use: even a rollback would wait for its turn."""
+    try:
+        yield
+    except TimeoutError:
+        driver.terminate()
+        raise
+
+
+async def _answered(driver: Any, statement: str) -> None:
+    with _dropped_when_silent(driver):
+        await driver.execute(statement)
 
 
 async def _is_lost(connection: AsyncConnection) -> bool:
@@ -161,7 +202,7 @@ async def _adapted(connection: AsyncConnection) -> AdaptedConnection:
     return cast(AdaptedConnection, (await connection.get_raw_connection()).dbapi_connection)
 
 
-def connecting_engine(url: URL) -> AsyncEngine:
+def connecting_engine(url: URL, *, answer_timeout: float | None = None, pooled: bool = True) -> AsyncEngine:
     """An engine for a URL as users write it.
 
     Settings whose name has a dot are handed to the server: that is how a test names the row that moves its clock
@@ -172,7 +213,7 @@ def connecting_engine(url: URL) -> AsyncEngine:
     query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
     server = {"application_name": "lash", "lock_timeout": LOCK_TIMEOUT, **_ABANDONED}
     server |= {name: query.pop(name) for name in list(query) if "." in name or name == "application_name"}
-    arguments: dict[str, Any] = {"server_settings": server}
+    arguments: dict[str, Any] = {"server_settings": server, "command_timeout": answer_timeout}
     for name in list(query):
         match name:
             case "host" | "port":  # for SQLAlchemy, which knows them
@@ -185,7 +226,21 @@ def connecting_engine(url: URL) -> AsyncEngine:
                 arguments["timeout"] = int(query.pop(name))
             case _:
                 raise UnsupportedUrl(f"a Postgres URL has no setting {name!r}; it may have {', '.join(_SETTINGS)}")
-    return create_async_engine(url.set(drivername="postgresql+asyncpg", query=query), connect_args=arguments)
+    address = url.set(drivername="postgresql+asyncpg", query=query)
+    pool = AsyncAdaptedQueuePool if pooled else NullPool
+    engine = create_async_engine(address, connect_args=arguments, poolclass=pool)
+    event.listen(engine.sync_engine, "handle_error", _drop_when_silent)
+    return engine
+
+
+def _drop_when_silent(failure: ExceptionContext) -> None:
+    """For statements that go by way of SQLAlchemy, which gives such a connection up by itself, though only after asking
+    it to close. Those that lie in the pool are not trusted any more either."""
+    if isinstance(failure.original_exception, TimeoutError) and failure.connection is not None:
+        driver = failure.connection.connection.driver_connection
+        assert driver is not None
+        driver.terminate()
+        failure.invalidate_pool_on_disconnect = True
 
 
 def _check(name: str, holds: bool, rule: str) -> None:

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import bindparam, literal_column, or_, select, text
+from sqlalchemy import Select, and_, bindparam, case, exists, literal_column, or_, select, text
 
 from lash.ids import BlobHash
 from lash.inbox.taking import MAX_TAKEN
 from lash.store import schema
-from lash.store.rows import Row, SessionRow, read_session
+from lash.store.rows import Row, read_session
 from lash.store.sql.link import Link
-from lash.store.sql.statements import Statement
-from lash.store.sql.steps import Question, each, row_by, row_of, rows_of
+from lash.store.sql.statements import Statement, part
+from lash.store.sql.steps import Each, Lookup, by, read_of, row_by, row_of, rows_of
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
-
-
-def _session_by(rows: Question[tuple[Any, ...], Row]) -> Question[Any, SessionRow]:
-    def load(link: Link, keys: Sequence[Any]) -> dict[Any, SessionRow]:
-        found = rows.load(link, [(key,) for key in keys])
-        return {key[0]: read_session(row) for key, row in found.items()}
-
-    return Question(load)
-
 
 _named = select(schema.sessions).where(
     schema.sessions.c.name == bindparam("name"), text("lash_sessions.state = 'live'")
 )
-BY_UID = _session_by(row_by(schema.sessions.c.uid))
-BY_NAME = _session_by(row_of(Statement(_named), "name"))
+BY_UID = read_of(by(schema.sessions.c.uid), read_session)
+BY_NAME = read_of(Statement(_named, "name"), read_session)
 DOCUMENT = row_by(schema.documents.c.session, schema.documents.c.kind, schema.documents.c.revision)
 
 # -- items -------------------------------------------------------------------------------------------------------------
@@ -45,18 +34,28 @@ _taken = text("lash_inbox.state = 'taken'")
 _inbox = schema.inbox.c
 _items = select(schema.inbox).where(_inbox.session == bindparam("session")).order_by(_inbox.seq)
 _ready = or_(_inbox.available_at.is_(None), _inbox.available_at <= bindparam("now"))
-_ready_items = _items.where(WAITING, _pending, _inbox.target.is_(None), _ready).limit(literal_column(str(MAX_TAKEN)))
+_unsettled_too = exists().where(schema.turns.c.session == bindparam("session"), text("lash_turns.state <> 'settled'"))
+# As a condition it would be asked of every item that waits.
+_how_many = select(case((_unsettled_too, literal_column("0")), else_=literal_column(str(MAX_TAKEN)))).scalar_subquery()
+_ready_items = _items.where(WAITING, _pending, _inbox.target.is_(None), _ready).limit(_how_many)
 _aimed = _items.where(_pending, _inbox.target == bindparam("turn"))
 _taken_items = _items.where(_taken, _inbox.turn == bindparam("turn"))
 _behind = _items.where(WAITING, _pending, _inbox.seq > bindparam("seq"))
 
+
+def _in_line(statement: Select[tuple[object, ...]], *names: str) -> Lookup[tuple[object, ...], list[Row]]:
+    """Items in the order of their coming, which a statement that is joined to others does not promise."""
+    return Lookup(Statement(statement, *names), lambda rows: sorted(rows, key=lambda row: row["seq"]))
+
+
 ITEM = row_by(_inbox.session, _inbox.id)
 ITEM_BY_KEY = row_by(_inbox.session, _inbox.key)
-READY_ITEMS = rows_of(Statement(_ready_items), "session", "now")
-"""The first items that a new turn could take. Ready ones only, so that no number of others can hide them."""
-AIMED = rows_of(Statement(_aimed), "session", "turn")
-TAKEN = rows_of(Statement(_taken_items), "session", "turn")
-BEHIND = rows_of(Statement(_behind), "session", "seq")
+READY_ITEMS = _in_line(_ready_items, "session", "now")
+"""The first items that a new turn could take; none as long as there is an unsettled one. Ready ones only, so that no
+number of others can hide them."""
+AIMED = _in_line(_aimed, "session", "turn")
+TAKEN = _in_line(_taken_items, "session", "turn")
+BEHIND = _in_line(_behind, "session", "seq")
 
 # All that wait, whatever they aim at: what aims at a turn that is being settled becomes input for the next one.
 _due = (
@@ -64,12 +63,10 @@ _due = (
     .where(_inbox.session == bindparam("session"), _pending)
     .order_by(_inbox.due_at, _inbox.seq)
 )
-NEXT_ITEM = row_of(Statement(_due.limit(literal_column("1"))), "session")
-"""The pending item that is available first."""
 
 _PAGE = 100
-_due_page = Statement(_due.limit(literal_column(str(_PAGE))).offset(bindparam("offset")))
-_due_before = Statement(_due.where(_inbox.seq < bindparam("before")).limit(literal_column("1")))
+_due_page = Statement(_due.limit(literal_column(str(_PAGE))).offset(bindparam("offset")), "session", "offset")
+_due_before = Statement(_due.where(_inbox.seq < bindparam("before")).limit(literal_column("1")), "session", "before")
 
 
 class Remaining(NamedTuple):
@@ -82,10 +79,10 @@ class Remaining(NamedTuple):
 
 def _earliest(link: Link, key: Remaining) -> datetime | None:
     if key.before is not None:
-        found = link.rows(_due_before, {"session": key.session, "before": key.before})
+        found = link.rows(_due_before, (key.session, key.before))
         return found[0]["due_at"] if found else None
     offset = 0
-    while page := link.rows(_due_page, {"session": key.session, "offset": offset}):
+    while page := link.rows(_due_page, (key.session, offset)):
         for row in page:
             if row["seq"] not in key.without:
                 due: datetime = row["due_at"]
@@ -94,7 +91,7 @@ def _earliest(link: Link, key: Remaining) -> datetime | None:
     return None
 
 
-EARLIEST = each(_earliest)
+EARLIEST = Each(_earliest)
 """When the earliest of them is available."""
 
 # -- turns, journal, waits ---------------------------------------------------------------------------------------------
@@ -107,11 +104,11 @@ _turn_waits = select(schema.waits).where(
     schema.waits.c.turn == bindparam("turn"),
     text("lash_waits.state = 'pending'"),
 )
-UNSETTLED = row_of(Statement(_unsettled), "session")
+UNSETTLED = row_of(Statement(_unsettled, "session"))
 TURN = row_by(schema.turns.c.session, schema.turns.c.id)
 ENTRY = row_by(schema.journal.c.session, schema.journal.c.turn, schema.journal.c.key)
 WAIT = row_by(schema.waits.c.id)
-TURN_WAITS = rows_of(Statement(_turn_waits), "session", "turn")
+TURN_WAITS = rows_of(Statement(_turn_waits, "session", "turn"))
 
 # -- graph, commits, blobs ---------------------------------------------------------------------------------------------
 
@@ -122,24 +119,41 @@ _parts = (
         schema.state_parts.c.session == bindparam("session"), schema.state_parts.c.state_set == bindparam("state_set")
     )
 )
-_number = row_of(Statement(select(schema.blobs.c.id).where(schema.blobs.c.hash == bindparam("hash"))), "hash")
-_part_rows = rows_of(Statement(_parts), "session", "state_set")
-
-
-def _numbers(link: Link, hashes: Sequence[BlobHash]) -> dict[BlobHash, int]:
-    found = _number.load(link, [(wanted,) for wanted in hashes])
-    return {key[0]: row["id"] for key, row in found.items()}
-
-
-def _parts_of(link: Link, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], dict[str, BlobHash]]:
-    found: dict[tuple[int, int], dict[str, BlobHash]] = defaultdict(dict)
-    for key, rows in _part_rows.load(link, keys).items():
-        found[key[0], key[1]] = {row["name"]: BlobHash(row["hash"]) for row in rows}
-    return found
-
+_number = select(schema.blobs.c.id).where(schema.blobs.c.hash == bindparam("hash"))
 
 COMMIT = row_by(schema.commits.c.session, schema.commits.c.operation)
 NODE = row_by(schema.nodes.c.session, schema.nodes.c.branch, schema.nodes.c.depth)
-PARTS = Question(_parts_of)
-BLOB = Question(_numbers)
+PARTS: Lookup[tuple[int, int], dict[str, BlobHash]] = Lookup(
+    Statement(_parts, "session", "state_set"), lambda rows: {row["name"]: BlobHash(row["hash"]) for row in rows}
+)
+BLOB = read_of(Statement(_number, "hash"), lambda row: int(row["id"]))
 DEBT = row_by(schema.outbox.c.session, schema.outbox.c.operation, schema.outbox.c.ordinal)
+
+# -- settling a turn ---------------------------------------------------------------------------------------------------
+
+_own_commit = and_(
+    schema.commits.c.session == schema.sessions.c.id, schema.commits.c.operation == bindparam("operation")
+)
+_own_turn = and_(schema.turns.c.session == schema.sessions.c.id, text("lash_turns.state <> 'settled'"))
+_settling = (
+    select(
+        *part("commit", schema.commits),
+        *part("turn", schema.turns),
+        _due.with_only_columns(_inbox.due_at).limit(literal_column("1")).scalar_subquery().label("next_item_at"),
+        exists()
+        .where(_inbox.session == bindparam("session"), _pending, _inbox.target == schema.turns.c.id)
+        .label("aimed"),
+        exists()
+        .where(
+            schema.waits.c.session == bindparam("session"),
+            schema.waits.c.turn == schema.turns.c.id,
+            text("lash_waits.state = 'pending'"),
+        )
+        .label("waits"),
+    )
+    .select_from(schema.sessions.outerjoin(schema.commits, _own_commit).outerjoin(schema.turns, _own_turn))
+    .where(schema.sessions.c.id == bindparam("session"))
+)
+SETTLING = row_of(Statement(_settling, "session", "operation"))
+"""What a commit must know: its receipt, if it was committed before; the unsettled turn; when the pending item is
+available that is first; whether items are aimed at the turn, and whether it has pending waits."""

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from lash import lease as rules
 from lash.clock import MICROSECOND, Clock, from_micros, to_micros
-from lash.errors import LashError, LeaseLost, SessionDeleted, SessionNotFound
+from lash.errors import LashError, LeaseLost, SessionDeleted, SessionNotFound, StoreLocked
 from lash.lease import ExecutionLease, LeaseRecord
 from lash.limits import MAX_TTL
 from lash.store.keeper import Renewal, attempt_time
 from lash.store.sql.faults import translated
+from lash.store.sql.gate import Gate
 from lash.store.sql.steps import Unsettled
 
 _Id = tuple[bytes, str, int]
@@ -118,30 +118,24 @@ _HELD_BY = """
 
 
 class SqliteRenewer:
-    """A connection of its own, in the thread that first asks.
+    """A connection of its own, in the thread that first asks, and a place of its own at the gate.
 
-    ``turn`` is the wait for this process's turn to write. A renewal is not synced: the power cut that takes it takes
-    its owner too, and the next write that is synced takes it along.
+    A renewal is not synced: the power cut that takes it takes its owner too, and the next write that is synced takes it
+    along.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        clock: Clock,
-        ttl: timedelta,
-        turn: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
-    ) -> None:
+    def __init__(self, path: Path, gate: Gate, *, clock: Clock, ttl: timedelta) -> None:
         self._where = f"the database {path}"
         self._path = path
         self._clock = clock
         self._ttl = ttl
-        self._turn = turn
+        self._gate = gate
+        self._patience = attempt_time(ttl)
         self._connection: sqlite3.Connection | None = None
 
     def renew(self, leases: Sequence[ExecutionLease], *, patient: bool) -> list[Renewal]:
         """One process writes at a time: no row is ever held."""
-        with _refusals_unwrapped(), translated(self._where), self._turn():
+        with _refusals_unwrapped(), translated(self._where), self._gate.passed(self._patience.total_seconds()):
             try:
                 return self._renew(self._connected(), leases)
             except BaseException:
@@ -174,15 +168,18 @@ class SqliteRenewer:
         if self._connection is None:
             # By URI, which can say that a file which is not there shall not be made.
             self._connection = sqlite3.connect(f"{self._path.as_uri()}?mode=rw", uri=True, isolation_level=None)
-            busy = max(1, attempt_time(self._ttl) // timedelta(milliseconds=1))
+            busy = max(1, self._patience // timedelta(milliseconds=1))
             for pragma in (f"busy_timeout={busy}", "synchronous=NORMAL", "wal_autocheckpoint=0"):
                 self._connection.execute(f"PRAGMA {pragma}")
         return self._connection
 
     def close(self) -> None:
+        """Behind the gate: SQLite folds the log in when we are the last. If somebody stays inside, we are not."""
         if self._connection is not None:
-            with self._turn():  # SQLite folds the log in when it believes to be the last
+            with contextlib.suppress(StoreLocked), self._gate.passed(self._patience.total_seconds()):
                 self._close()
+        self._close()
+        self._gate.close()
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, exists, func, select
@@ -25,18 +25,18 @@ from lash.store.checks import check_document, check_filter, check_limit, check_n
 from lash.store.contract import Opened, Page, SessionFilter
 from lash.store.rows import (
     SessionRow,
+    changing_session_values,
     new_session_values,
     read_object,
     read_session,
     readable,
-    session_values,
     write_json,
 )
 from lash.store.sql.claims import claim_name
 from lash.store.sql.link import Link
 from lash.store.sql.questions import BY_NAME, BY_UID, DOCUMENT
 from lash.store.sql.statements import insert_into
-from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, each
+from lash.store.sql.steps import Each, Steps, Work, Write, answer_to, answers_to
 from lash.turn.record import Turn, causes, ready_at
 
 
@@ -58,21 +58,29 @@ _KEEP = insert_into(
 
 def _insert(link: Link, new: NewRow) -> int | None:
     """The number of a new row; None when its uid or its name is taken."""
-    found = link.rows(_KEEP, dict(new.values))
+    values = dict(new.values)
+    found = link.rows(_KEEP, tuple(values[name] for name in _KEEP.names))
     return found[0]["id"] if found else None
 
 
-INSERTED = each(_insert)
+INSERTED = Each(_insert)
 
 
 def keep_session(work: Work, before: SessionRow, after: SessionRow, *, was: Turn | None, turn: Turn | None) -> None:
-    """Write a session's row back. ``was`` and ``turn`` are its unsettled turn before and after.
+    """Write a session's row back, as far as it changed. ``was`` and ``turn`` are its unsettled turn before and after.
 
     ``ready_at`` is decided anew only when something that it follows from has changed.
     """
-    if causes(before.lease, was, before.next_item_at) != causes(after.lease, turn, after.next_item_at):
-        after = replace(after, ready_at=ready_at(after.lease, turn, after.next_item_at, work.now))
-    work.changes.update(schema.sessions, {"id": after.id}, session_values(after))
+    begins_or_ends = (was is None) != (turn is None)
+    if begins_or_ends or (
+        causes(before.lease, was, before.next_item_at) != causes(after.lease, turn, after.next_item_at)
+    ):
+        after = after._replace(ready_at=ready_at(after.lease, turn, after.next_item_at, work.now))
+    update_session(work, before, after)
+
+
+def update_session(work: Work, before: SessionRow, after: SessionRow) -> None:
+    work.changes.update(schema.sessions, {"id": after.id}, changing_session_values(before, after))
 
 
 # -- creating ----------------------------------------------------------------------------------------------------------
@@ -168,11 +176,11 @@ def replace_document(work: Work, row: SessionRow, kind: DocumentKind, body: Json
     insert_document(work, row.id, kind, revision, body)
     match kind:
         case "config":
-            return replace(row, config_revision=revision)
+            return row._replace(config_revision=revision)
         case "catalog":
-            return replace(row, catalog_revision=revision)
+            return row._replace(catalog_revision=revision)
         case "metadata":
-            return replace(row, metadata_revision=revision)
+            return row._replace(metadata_revision=revision)
 
 
 def put_document(uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expected: int) -> Write[Document]:
@@ -189,7 +197,7 @@ def put_document(uid: SessionUid, kind: DocumentKind, body: JsonObject, *, expec
         if revision != expected:
             raise RevisionMoved(kind, expected=expected, found=revision)
         after = replace_document(work, row, kind, body)
-        work.changes.update(schema.sessions, {"id": row.id}, session_values(after))
+        update_session(work, row, after)
         return Document(revision + 1, read_object(text, what=kind))
 
     return Write((uid,), steps)
@@ -204,8 +212,7 @@ def delete(uid: SessionUid) -> Write[bool]:
         if row.name is None:
             return False
         yield from claim_name(row.name)
-        gone = replace(
-            row,
+        gone = row._replace(
             state="deleted",
             name=None,
             deleted_at=work.now,
@@ -217,7 +224,7 @@ def delete(uid: SessionUid) -> Write[bool]:
         for table in (schema.journal, schema.inbox, schema.turns, schema.waits, schema.documents, schema.live_events):
             work.changes.delete(table, session=row.id)
         work.changes.delete(schema.blob_refs, session=row.id, holder="item")
-        work.changes.update(schema.sessions, {"id": row.id}, session_values(gone))
+        update_session(work, row, gone)
         return True
 
     return Write((uid,), steps, repeatable=False)

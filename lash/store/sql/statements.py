@@ -1,21 +1,21 @@
 # ruff: noqa: S608 (all names in these texts are names of our own tables and columns)
 """Statements described with SQLAlchemy, rendered once for each database, and run on the bare driver.
 
-Every write runs a dozen of them, and to send one through SQLAlchemy's execution costs more than SQLite's own work. A
+Every write runs a handful of them, and to send one through SQLAlchemy's execution costs more than SQLite's own work. A
 statement is written for one key. Asked for many keys, SQLite runs it for each, which costs microseconds; Postgres joins
-it laterally to the keys, so that it crosses the wire once.
+it laterally to the keys, and joins several statements into one, so that all of a step crosses the wire once.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Dialect, Executable, Table, bindparam
+from sqlalchemy import ColumnElement, Dialect, Executable, Table, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import asyncpg
 from sqlalchemy.dialects.sqlite import pysqlite
@@ -24,8 +24,9 @@ from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import TypeEngine
 
 from lash.store.rows import Row
+from lash.store.schema import Stored
 
-Values = Mapping[str, Any]
+Key = tuple[Any, ...]
 
 SQLITE: Dialect = pysqlite.dialect(dbapi=sqlite3)
 POSTGRES: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
@@ -37,120 +38,160 @@ def insert_into(table: Table, names: Sequence[str], finish: Callable[[Any], Exec
     """An insert that ends with what only the databases' own kinds of insert can say."""
     values = {name: bindparam(name, type_=table.c[name].type) for name in names}
     kinds: dict[str, Any] = {SQLITE.name: sqlite.insert, POSTGRES.name: postgresql.insert}
-    return Statement(lambda dialect: finish(kinds[dialect.name](table).values(values)))
+    return Statement(lambda dialect: finish(kinds[dialect.name](table).values(values)), *names)
+
+
+def part(name: str, table: Table) -> list[ColumnElement[Any]]:
+    """All columns of a table that is joined to others: in the row they become a row of their own, under this name, or
+    None when there was nothing to join."""
+    return [column.label(f"{name}.{column.name}") for column in table.c]
 
 
 class Statement:
-    """One statement for both databases, or what makes one for each."""
+    """One statement for both databases, or what makes one for each. ``names`` are those of its key's values."""
 
-    def __init__(self, described: Executable | Callable[[Dialect], Executable]) -> None:
+    def __init__(self, described: Executable | Callable[[Dialect], Executable], *names: str) -> None:
         self._described = described
+        self.names = names
         self._rendered: dict[str, Rendered] = {}
-        self._for_many: dict[tuple[str, ...], RenderedForMany] = {}
 
     def on(self, dialect: Dialect) -> Rendered:
         found = self._rendered.get(dialect.name)
         if found is None:
             described = self._described if isinstance(self._described, Executable) else self._described(dialect)
-            found = self._rendered[dialect.name] = _render(described, dialect)
-        return found
-
-    def for_many(self, names: tuple[str, ...]) -> RenderedForMany:
-        """For Postgres: one statement for a list of keys, whose values have these names."""
-        found = self._for_many.get(names)
-        if found is None:
-            found = self._for_many[names] = _render_for_many(self.on(POSTGRES), names)
+            found = self._rendered[dialect.name] = _render(described, self.names, dialect)
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
-    name: str
-    convert: Callable[[Any], Any] | None
-
-    def value(self, given: Any) -> Any:
-        return given if self.convert is None or given is None else self.convert(given)
+Convert = Callable[[Any], Any] | None
 
 
-def bind(name: str, type_: TypeEngine[Any], dialect: Dialect) -> Bind:
-    return Bind(name, type_.bind_processor(dialect))
+def writer_of(type_: TypeEngine[Any], dialect: Dialect) -> Convert:
+    """What turns a value into what the driver takes; None when it takes the value as it is."""
+    return type_.write if isinstance(type_, Stored) else type_.bind_processor(dialect)
+
+
+def _reader_of(type_: TypeEngine[Any], dialect: Dialect) -> Convert:
+    return type_.read if isinstance(type_, Stored) else type_.result_processor(dialect, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A statement as the driver takes it: its text, its values in order, its columns."""
+    """A statement as the driver takes it. ``takes`` says, for each of its placeholders, where in the key the value
+    stands, or behind it, among the constants; ``parts`` say which columns are a row of their own."""
 
     sql: str
-    binds: tuple[Bind, ...]
+    takes: tuple[tuple[int, Convert], ...]
+    constants: Key
     columns: tuple[str, ...]
-    readers: tuple[tuple[str, Callable[[Any], Any]], ...]
-    constants: Values
+    readers: tuple[tuple[int, Callable[[Any], Any]], ...]
+    parts: tuple[Part, ...]
 
-    def values(self, given: Values) -> list[Any]:
-        constants = self.constants
-        return [each.value(given[each.name] if each.name in given else constants[each.name]) for each in self.binds]
+    def values(self, key: Key) -> list[Any]:
+        given = key + self.constants
+        return [given[at] if convert is None or given[at] is None else convert(given[at]) for at, convert in self.takes]
 
     def row(self, found: Sequence[Any]) -> Row:
-        row = dict(zip(self.columns, found, strict=False))  # a number of the key may stand behind the columns
-        for name, read in self.readers:
-            if row[name] is not None:
-                row[name] = read(row[name])
+        values = list(found)
+        for at, read in self.readers:
+            if values[at] is not None:
+                values[at] = read(values[at])
+        if not self.parts:
+            return dict(zip(self.columns, values, strict=True))
+        row = dict(zip(self.columns[self.parts[-1].last :], values[self.parts[-1].last :], strict=True))
+        for each in self.parts:
+            present = values[each.first] is not None
+            row[each.name] = dict(zip(each.columns, values[each.first : each.last], strict=True)) if present else None
         return row
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedForMany:
-    """The same for a list of keys. Each row that it finds ends with the number of its key, beginning with 1."""
+class Part:
+    """Columns of a row that are a row of their own. Parts stand before all other columns."""
 
-    sql: str
-    one: Rendered
-    keys: tuple[Bind, ...]
-    others: tuple[Bind, ...]
-
-    def values(self, given: Sequence[Values]) -> list[Any]:
-        lists = [[each.value(values[each.name]) for values in given] for each in self.keys]
-        return lists + [each.value(self.one.constants[each.name]) for each in self.others]
+    name: str
+    first: int
+    last: int
+    columns: tuple[str, ...]
 
 
-def _render(described: Executable, dialect: Dialect) -> Rendered:
+def _render(described: Executable, names: tuple[str, ...], dialect: Dialect) -> Rendered:
     assert isinstance(described, ClauseElement)
     compiled = described.compile(dialect=dialect)
     assert isinstance(compiled, SQLCompiler)
     types = {name: named.type for named, name in compiled.bind_names.items()}
-    names = compiled.positiontup or ()
+    placed = compiled.positiontup or ()
+    others = tuple(dict.fromkeys(name for name in placed if name not in names))
+    where = {name: at for at, name in enumerate(names + others)}
     columns = [(entry.keyname, entry.type) for entry in compiled._result_columns]
-    readers = [(name, type_.result_processor(dialect, None)) for name, type_ in columns]
+    readers = [(at, _reader_of(type_, dialect)) for at, (_, type_) in enumerate(columns)]
     return Rendered(
         compiled.string,
-        tuple(bind(name, types[name], dialect) for name in names),
+        tuple((where[name], writer_of(types[name], dialect)) for name in placed),
+        tuple(compiled.params[name] for name in others),
         tuple(name for name, _ in columns),
-        tuple((name, read) for name, read in readers if read is not None),
-        compiled.params,
+        tuple((at, read) for at, read in readers if read is not None),
+        _parts([name for name, _ in columns]),
     )
 
 
-def _render_for_many(one: Rendered, names: tuple[str, ...]) -> RenderedForMany:
-    """Where the statement names a value of the key, let it name a column of the list of keys."""
-    types: dict[str, str] = {}
-    others: list[Bind] = []
+def _parts(columns: list[str]) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for name in dict.fromkeys(column.partition(".")[0] for column in columns if "." in column):
+        own = [column for column in columns if column.startswith(f"{name}.")]
+        first = columns.index(own[0])
+        parts.append(Part(name, first, first + len(own), tuple(column.partition(".")[2] for column in own)))
+    return tuple(parts)
 
-    def place(found: re.Match[str]) -> str:
-        named = one.binds[int(found[1]) - 1]
-        if named.name in names:
-            types[named.name] = found[2]
-            return f"given.{named.name}"
-        if named not in others:
-            others.append(named)
-        return f"${len(names) + others.index(named) + 1}::{found[2]}"
 
-    inner = _PLACEHOLDER.sub(place, one.sql)
-    lists = ", ".join(f"${at}::{types[name]}[]" for at, name in enumerate(names, 1))
-    sql = (
-        f"SELECT found.*, given.number FROM unnest({lists}) WITH ORDINALITY AS given({', '.join(names)}, number)"
-        f" CROSS JOIN LATERAL ({inner}) AS found ORDER BY given.number"
-    )
-    binds = {each.name: each for each in one.binds}
-    return RenderedForMany(sql, one, tuple(binds[name] for name in names), tuple(others))
+# -- many keys, many statements ----------------------------------------------------------------------------------------
+
+
+@cache
+def joined_on_postgres(statements: tuple[Statement, ...]) -> str:
+    """Several statements as one, each asked for a list of keys. A row that it finds is the number of its statement, the
+    number of its key, both beginning with 0, and what was found. It takes the lists of the keys' values, statement by
+    statement, and behind those of each its constants."""
+    parts: list[str] = []
+    taken = 0
+    for number, statement in enumerate(statements):
+        one = statement.on(POSTGRES)
+        keys = len(statement.names)
+        types: dict[int, str] = {}
+
+        def place(
+            found: re.Match[str],
+            one: Rendered = one,
+            statement: Statement = statement,
+            types: dict[int, str] = types,
+            taken: int = taken,
+        ) -> str:
+            at, _ = one.takes[int(found[1]) - 1]
+            types[at] = found[2]
+            return f"given.{statement.names[at]}" if at < len(statement.names) else f"${taken + at + 1}::{found[2]}"
+
+        inner = _PLACEHOLDER.sub(place, one.sql)
+        lists = ", ".join(f"${taken + at + 1}::{types[at]}[]" for at in range(keys))
+        parts.append(
+            f"SELECT {number}, given.number - 1, found FROM unnest({lists})"
+            f" WITH ORDINALITY AS given({', '.join(statement.names)}, number) CROSS JOIN LATERAL ({inner}) AS found"
+        )
+        taken += keys + len(one.constants)
+    return " UNION ALL ".join(parts)
+
+
+def lists_of(statement: Statement, keys: Sequence[Key]) -> list[Any]:
+    """What the statement takes as its part of a joined one."""
+    one = statement.on(POSTGRES)
+    converts = dict(one.takes)
+    lists = [_converted(column, converts[at]) for at, column in enumerate(zip(*keys, strict=True))]
+    return lists + [_converted([value], converts[len(lists) + at])[0] for at, value in enumerate(one.constants)]
+
+
+def _converted(values: Sequence[Any], convert: Convert) -> list[Any]:
+    if convert is None:
+        return list(values)
+    return [None if value is None else convert(value) for value in values]
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
@@ -168,6 +209,35 @@ class Change:
     @property
     def names(self) -> tuple[str, ...]:
         return self.key + self.columns
+
+
+@cache
+def _writers(change: Change, dialect: Dialect) -> tuple[tuple[int, Callable[[Any], Any]], ...]:
+    """Which of its values must be turned into something else, and how."""
+    found = [(at, writer_of(change.table.c[name].type, dialect)) for at, name in enumerate(change.names)]
+    return tuple((at, convert) for at, convert in found if convert is not None)
+
+
+def rows_on_sqlite(change: Change, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The rows as SQLite takes them. An update names its values before its key."""
+    keys = len(change.key)
+    writers = _writers(change, SQLITE)
+    given: list[list[Any]] = []
+    for row in rows:
+        values = list(row)
+        for at, convert in writers:
+            if values[at] is not None:
+                values[at] = convert(values[at])
+        given.append(values[keys:] + values[:keys] if keys else values)
+    return given
+
+
+def columns_on_postgres(change: Change, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The rows as Postgres takes them: a list for each column."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    for at, convert in _writers(change, POSTGRES):
+        columns[at] = _converted(columns[at], convert)
+    return columns
 
 
 @cache

@@ -25,11 +25,12 @@ from typing import Any, Generic, TypeVar, overload
 from sqlalchemy import Column, Connection, Table, bindparam, select
 
 from lash.errors import LashError, SessionDeleted, SessionNotFound
-from lash.ids import SessionUid
+from lash.ids import OwnerId, SessionUid
+from lash.lease import LeaseRecord
 from lash.store import schema
 from lash.store.rows import Row, SessionRow, read_session
-from lash.store.sql.link import Link, ReadLink, WriteLink
-from lash.store.sql.statements import Change, Statement
+from lash.store.sql.link import Found, Link, ReadLink, WriteLink
+from lash.store.sql.statements import Change, Key, Statement
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -41,10 +42,10 @@ R = TypeVar("R")
 
 
 class Question(Generic[K, V]):
-    """A kind of question. ``load`` answers it for many keys; keys without an answer are left out."""
+    """A kind of question. Keys without an answer are left out."""
 
-    def __init__(self, load: Callable[[Link, Sequence[K]], Mapping[K, V]]) -> None:
-        self.load = load
+    def load(self, link: Link, keys: Sequence[K]) -> Mapping[K, V]:
+        raise NotImplementedError
 
     def __call__(self, key: K) -> Ask[K, V]:
         return Ask(self, key)
@@ -54,36 +55,67 @@ class Question(Generic[K, V]):
         return self.load(ReadLink(connection), [key]).get(key)
 
 
-def rows_of(statement: Statement, *names: str) -> Question[tuple[Any, ...], list[Row]]:
-    """All rows that a statement finds for a key, whose values have these names."""
+class Lookup(Question[K, V]):
+    """A question that a statement answers. ``read`` makes the answer of what was found; None when that is none.
 
-    def load(link: Link, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Row]]:
-        found = link.rows_for_each(statement, [dict(zip(names, key, strict=True)) for key in keys])
-        return dict(zip(keys, found, strict=True))
+    All lookups of a step go out together. A key is a tuple, or, when it has one value, that value.
+    """
 
-    return Question(load)
+    def __init__(self, statement: Statement, read: Callable[[list[Row]], V | None]) -> None:
+        self.statement = statement
+        self._read = read
+        self._bare = len(statement.names) == 1
+
+    def load(self, link: Link, keys: Sequence[K]) -> Mapping[K, V]:
+        return self.answers(link.look_up({self.statement: self.keys(keys)}), keys)
+
+    def keys(self, keys: Iterable[K]) -> list[Key]:
+        return [(key,) for key in keys] if self._bare else list(keys)  # type: ignore[arg-type]
+
+    def answers(self, found: Found, keys: Sequence[K]) -> dict[K, V]:
+        rows = found[self.statement]
+        answers: dict[K, V] = {}
+        for key, place in zip(keys, self.keys(keys), strict=True):
+            answer = self._read(rows[place])
+            if answer is not None:
+                answers[key] = answer
+        return answers
 
 
-def row_of(statement: Statement, *names: str) -> Question[tuple[Any, ...], Row]:
+def rows_of(statement: Statement) -> Lookup[Any, list[Row]]:
+    """All rows that a statement finds for a key."""
+    return Lookup(statement, lambda rows: rows)
+
+
+def row_of(statement: Statement) -> Lookup[Any, Row]:
     """The row that a statement finds for a key; it finds at most one."""
-    many = rows_of(statement, *names)
-
-    def load(link: Link, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], Row]:
-        return {key: rows[0] for key, rows in many.load(link, keys).items() if rows}
-
-    return Question(load)
+    return Lookup(statement, lambda rows: rows[0] if rows else None)
 
 
-def row_by(*columns: Column[Any]) -> Question[tuple[Any, ...], Row]:
+def read_of(statement: Statement, read: Callable[[Row], V]) -> Lookup[Any, V]:
+    """What that row says."""
+    return Lookup(statement, lambda rows: read(rows[0]) if rows else None)
+
+
+def row_by(*columns: Column[Any]) -> Lookup[Any, Row]:
     """The row with these values in these columns, which name at most one."""
+    return row_of(by(*columns))
+
+
+def by(*columns: Column[Any]) -> Statement:
     names = [f"key_{column.name}" for column in columns]
     same = (column == bindparam(name) for column, name in zip(columns, names, strict=True))
-    return row_of(Statement(select(columns[0].table).where(*same)), *names)
+    return Statement(select(columns[0].table).where(*same), *names)
 
 
-def each(load: Callable[[Link, K], V]) -> Question[K, V]:
+class Each(Question[K, V]):
     """A question that is answered key by key, because no single statement could."""
-    return Question(lambda link, keys: {key: load(link, key) for key in keys})
+
+    def __init__(self, answer: Callable[[Link, K], V]) -> None:
+        self._answer = answer
+
+    def load(self, link: Link, keys: Sequence[K]) -> Mapping[K, V]:
+        return {key: self._answer(link, key) for key in keys}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +176,10 @@ class Changes:
 
     inserts: dict[Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     updates: dict[tuple[Table, tuple[tuple[str, Any], ...]], dict[str, Any]] = field(default_factory=dict)
-    deletes: dict[Change, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
+    deletes: dict[tuple[Table, tuple[str, ...]], list[Key]] = field(default_factory=lambda: defaultdict(list))
 
-    def insert(self, table: Table, row: Mapping[str, Any]) -> None:
-        self.inserts[table].append(dict(row))
+    def insert(self, table: Table, row: dict[str, Any]) -> None:
+        self.inserts[table].append(row)
 
     def update(self, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         for row in self.inserts.get(table, ()):
@@ -157,7 +189,7 @@ class Changes:
         self.updates.setdefault((table, tuple(key.items())), {}).update(values)
 
     def delete(self, table: Table, **key: Any) -> None:
-        self.deletes[Change("delete", table, tuple(key), ())].append(tuple(key.values()))
+        self.deletes[table, tuple(key)].append(tuple(key.values()))
 
     def add(self, other: Changes) -> None:
         for table, rows in other.inserts.items():
@@ -168,25 +200,38 @@ class Changes:
 
     def write(self, link: WriteLink) -> None:
         """Send everything out: deletes, then inserts (referred-to tables first), then updates."""
-        rows: dict[Change, list[Sequence[Any]]] = defaultdict(list)
-        rows.update(self.deletes)  # type: ignore[arg-type]
+        inserts: dict[tuple[Table, tuple[str, ...]], list[Sequence[Any]]] = defaultdict(list)
         for table in sorted(self.inserts, key=_insert_order.__getitem__):
             for row in self.inserts[table]:
-                rows[Change("insert", table, (), tuple(row))].append(tuple(row.values()))
+                inserts[table, tuple(row)].append([*row.values()])
+        updates: dict[tuple[Table, tuple[str, ...], tuple[str, ...]], list[Sequence[Any]]] = defaultdict(list)
         for (table, key), values in self.updates.items():
-            change = Change("update", table, tuple(name for name, _ in key), tuple(values))
-            rows[change].append((*(value for _, value in key), *values.values()))
+            place = [value for _, value in key]
+            updates[table, tuple([name for name, _ in key]), tuple(values)].append([*place, *values.values()])
+        rows: dict[Change, Sequence[Sequence[Any]]] = {
+            **{Change("delete", table, key, ()): rows for (table, key), rows in self.deletes.items()},
+            **{Change("insert", table, (), names): rows for (table, names), rows in inserts.items()},
+            **{Change("update", table, key, names): rows for (table, key, names), rows in updates.items()},
+        }
         if rows:
             link.change(rows)
 
 
 @dataclass(slots=True)
 class Work:
-    """What one write works with: the store's time, the session rows it named, and the changes it wants."""
+    """What one write works with: the store's time, the session rows it named, and the changes it wants.
+
+    ``died`` tells whether the process of an owner has died for certain.
+    """
 
     now: datetime
     rows: Mapping[SessionUid, SessionRow]
+    died: Callable[[OwnerId], bool]
     changes: Changes = field(default_factory=Changes)
+
+    def holder_died(self, lease: LeaseRecord, owner: OwnerId) -> bool:
+        """Whether only a dead process keeps this owner from a lease. Asked only when somebody keeps it."""
+        return lease.owner is not None and lease.holds_off(owner, self.now) and self.died(lease.owner)
 
     def session(self, uid: SessionUid) -> SessionRow:
         """The row of a living session."""
@@ -208,7 +253,7 @@ class Write(Generic[R]):
 
     ``creates`` is a session that need not exist. ``size`` is about how many bytes it carries. ``urgent`` writes go
     before the others in line. ``repeatable`` says that a second run answers as the first one did, so that the writer
-    may run it again when it does not know whether the first one landed.
+    may run it again when it does not know whether the first one landed. ``owner`` is who takes a lease with it.
     """
 
     sessions: tuple[SessionUid, ...]
@@ -217,6 +262,7 @@ class Write(Generic[R]):
     size: int = 0
     urgent: bool = False
     repeatable: bool = True
+    owner: OwnerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +325,14 @@ def _lock(link: WriteLink, writes: Sequence[Write[Any]]) -> tuple[Sessions, date
     return {row.uid: row for row in rows}, now
 
 
-_EXISTS = Statement(select(schema.sessions.c.uid).where(schema.sessions.c.uid == bindparam("uid")))
+_EXISTS = Statement(select(schema.sessions.c.uid).where(schema.sessions.c.uid == bindparam("uid")), "uid")
 
 
 def _held(link: WriteLink, writes: Sequence[Write[Any]], rows: Sessions) -> set[SessionUid]:
     """The sessions that exist and could not be locked."""
     missing = {uid for write in writes for uid in write.sessions if uid not in rows and uid != write.creates}
-    found = link.rows_for_each(_EXISTS, [{"uid": uid} for uid in sorted(missing)]) if missing else []
-    return {SessionUid(row["uid"]) for rows_ in found for row in rows_}
+    found = link.look_up({_EXISTS: [(uid,) for uid in sorted(missing)]})[_EXISTS] if missing else {}
+    return {SessionUid(uid) for (uid,), rows_ in found.items() if rows_}
 
 
 def _split(
@@ -307,12 +353,12 @@ def _split(
 
 
 def _decide(
-    link: Link, round_: list[tuple[int, Write[Any]]], rows: Sessions, now: datetime
+    link: WriteLink, round_: list[tuple[int, Write[Any]]], rows: Sessions, now: datetime
 ) -> Iterable[tuple[int, Settled[Any] | None, Changes]]:
     """Run the generators of a round in lockstep until each has returned or raised."""
     running: dict[int, tuple[Work, Steps[Any], tuple[Any, ...] | None]] = {}
     for number, write in round_:
-        work = Work(now, rows)
+        work = Work(now, rows, link.died)
         running[number] = (work, write.steps(work), None)
     while running:
         asked: dict[int, tuple[Ask[Any, Any], ...]] = {}
@@ -334,12 +380,20 @@ def _decide(
             running[number] = (work, steps, tuple(found[ask.question].get(ask.key) for ask in asks))
 
 
-def _answer(link: Link, asks: Iterable[Ask[Any, Any]]) -> dict[Question[Any, Any], Mapping[Hashable, Any]]:
-    """All keys of one kind of question are asked for at once."""
-    by_question: dict[Question[Any, Any], dict[Hashable, None]] = defaultdict(dict)
+def _answer(link: Link, asks: Iterable[Ask[Any, Any]]) -> dict[Question[Any, Any], Mapping[Any, Any]]:
+    """All keys of one kind of question are asked for at once, and all lookups together."""
+    by_question: dict[Question[Any, Any], dict[Any, None]] = defaultdict(dict)
     for ask in asks:
         by_question[ask.question][ask.key] = None
-    return {question: question.load(link, list(keys)) for question, keys in by_question.items()}
+    lookups = {question: list(keys) for question, keys in by_question.items() if isinstance(question, Lookup)}
+    answers: dict[Question[Any, Any], Mapping[Any, Any]] = {}
+    if lookups:
+        found = link.look_up({question.statement: question.keys(keys) for question, keys in lookups.items()})
+        answers.update({question: question.answers(found, keys) for question, keys in lookups.items()})
+    for question, keys in by_question.items():
+        if question not in answers:
+            answers[question] = question.load(link, list(keys))
+    return answers
 
 
 _insert_order = {table: place for place, table in enumerate(schema.metadata.sorted_tables)}

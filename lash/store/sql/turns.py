@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -27,6 +27,7 @@ from lash.store.checks import (
 )
 from lash.store.contract import CancelRequested, OpenedTurn, TurnOpening
 from lash.store.rows import (
+    Row,
     SessionRow,
     changing_entry_values,
     changing_turn_values,
@@ -36,10 +37,10 @@ from lash.store.rows import (
     read_turn,
     turn_values,
 )
-from lash.store.sql.inbox import admit_into, unsettled_turn, update_items
+from lash.store.sql.inbox import admit_into, read_unsettled, turn_and_known, update_items
 from lash.store.sql.questions import AIMED, COMMIT, ENTRY, ITEM, READY_ITEMS, TAKEN, TURN, UNSETTLED
 from lash.store.sql.sessions import find_row, keep_session
-from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to_each
+from lash.store.sql.steps import Steps, Work, Write, answer_to, answers_to, answers_to_each
 from lash.store.sql.waits import named_waits, open_into
 from lash.turn import journal as rules
 from lash.turn import record
@@ -66,18 +67,24 @@ def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
 
     def steps(work: Work) -> Steps[OpenedTurn]:
         before = row = work.session(opening.session)
-        known = yield from answer_to(TURN((row.id, opening.turn)))
-        if known is not None and known["state"] == "settled":
+        found, receipt, unsettled, waiting = yield from answers_to(
+            TURN((row.id, opening.turn)),
+            COMMIT((row.id, opening.turn)),
+            UNSETTLED(row.id),
+            READY_ITEMS((row.id, work.now)),
+        )
+        # The receipt stays when a vacuum has taken the turn's own row.
+        if receipt is not None or (found is not None and found["state"] == "settled"):
             raise TurnSettled(opening.turn)
-        if known is None and (yield from answer_to(COMMIT((row.id, opening.turn)))) is not None:
-            raise TurnSettled(opening.turn)  # a vacuum took the turn's own row; its receipt stays
-        turn = yield from unsettled_turn(row)
+        turn = read_unsettled(unsettled, row)
         admitted = None
         if opening.admits is not None:
-            admitted, row = yield from admit_into(work, row, opening.admits, turn)
+            _, known = yield from turn_and_known(row, opening.admits)
+            admitted, row = yield from admit_into(work, row, opening.admits, turn, known)
         arrived = admitted if admitted is not None and row is not before else None
         if turn is None:
-            opened, row = yield from _open_fresh(work, row, opening, arrived)
+            items = [read_item(item, row.uid) for item in waiting or ()]
+            opened, row = yield from _open_fresh(work, row, opening, [*items, *([arrived] if arrived else [])])
         else:
             opened, row = yield from _take_over(work, row, opening, turn)
         if row is not before:
@@ -85,7 +92,7 @@ def open_turn(opening: TurnOpening) -> Write[OpenedTurn]:
         taken = {item.id: item for item in opened.items}
         return replace(opened, admitted=None if admitted is None else taken.get(admitted.id, admitted))
 
-    return Write((opening.session,), steps, size=size)
+    return Write((opening.session,), steps, size=size, owner=opening.owner)
 
 
 def _take_over(work: Work, row: SessionRow, opening: TurnOpening, turn: Turn) -> Steps[tuple[OpenedTurn, SessionRow]]:
@@ -111,41 +118,37 @@ def _require_items(turn: Turn, items: Sequence[InboxItem]) -> None:
 
 
 def _open_fresh(
-    work: Work, row: SessionRow, opening: TurnOpening, arrived: InboxItem | None
+    work: Work, row: SessionRow, opening: TurnOpening, waiting: Sequence[InboxItem]
 ) -> Steps[tuple[OpenedTurn, SessionRow]]:
-    """A new turn on the oldest ready item. ``arrived`` was admitted a moment ago and is not in the database yet."""
-    found = yield from answer_to(READY_ITEMS((row.id, work.now)))
-    waiting = [read_item(item, row.uid) for item in found or ()]
-    items = taking.at_opening(waiting if arrived is None else [*waiting, arrived], work.now)
+    """A new turn on the oldest ready item. The last one may have been admitted a moment ago."""
+    items = taking.at_opening(waiting, work.now)
     if not items:
-        return OpenedTurn(held_by=row.lease if row.lease.holds_off(opening.owner, work.now) else None), row
+        held = row.lease.holds_off(opening.owner, work.now) and not work.holder_died(row.lease, opening.owner)
+        return OpenedTurn(held_by=row.lease if held else None), row
     acquired = _acquired(work, row, opening)
     if acquired is None:
         return OpenedTurn(held_by=row.lease), row
     turn = record.begin(opening.turn, row.session(), items, acquired.lease, now=work.now)
-    taken = tuple(taking.take(item, turn.id) for item in items)
+    taken = taking.taken(turn.id)
     work.changes.insert(schema.turns, turn_values(row.id, turn))
-    update_items(work, row, taken)
+    update_items(work, row, (item.seq for item in items), taken)
     # While a turn is unsettled no item can open another; the commit that settles it looks again.
-    row = replace(row.with_lease(leases.record_of(acquired.lease)), next_item_at=None)
-    written = yield from _write(work, row, turn.id, opening.starts)
-    return OpenedTurn(acquired=acquired, turn=turn, items=taken, fresh=True), written.row
+    row = row.with_lease(leases.record_of(acquired.lease))._replace(next_item_at=None)
+    written = yield from _write(work, row, turn.id, opening.starts, {})
+    given = tuple(item.after(taken) for item in items)
+    return OpenedTurn(acquired=acquired, turn=turn, items=given, fresh=True), written.row
 
 
 def _acquired(work: Work, row: SessionRow, opening: TurnOpening) -> Acquired | None:
     """The lease for this opening; None when another driver has it."""
+    died = work.holder_died(row.lease, opening.owner)
     try:
-        return leases.acquire(row.lease, row.uid, opening.owner, now=work.now, ttl=opening.ttl)
+        return leases.acquire(row.lease, row.uid, opening.owner, now=work.now, ttl=opening.ttl, holder_died=died)
     except SessionBusy:
         return None
 
 
 # -- at work -----------------------------------------------------------------------------------------------------------
-
-
-def driven_turn(row: SessionRow, lease: ExecutionLease, turn: TurnId) -> Steps[Turn]:
-    unsettled = yield from unsettled_turn(row)
-    return record.require_driven(unsettled, turn, lease, row.lease)
 
 
 def take(
@@ -156,25 +159,27 @@ def take(
 
     def steps(work: Work) -> Steps[tuple[InboxItem, ...]]:
         row = work.session(lease.session)
-        driven = yield from driven_turn(row, lease, turn)
-        known = yield from answer_to(ENTRY((row.id, turn, key)))
+        unsettled, known, aimed = yield from answers_to(
+            UNSETTLED(row.id), ENTRY((row.id, turn, key)), AIMED((row.id, turn))
+        )
+        driven = record.require_driven(read_unsettled(unsettled, row), turn, lease, row.lease)
         if known is not None:
             entry = read_entry(known)
             rules.require_same(entry, identity)
             if entry.state != "started":
                 return (yield from _recorded_items(row, entry))
-        aimed = yield from answer_to(AIMED((row.id, turn)))
         items = taking.at_checkpoint([read_item(item, row.uid) for item in aimed or ()], turn, checkpoint)
         if not items:
             return ()
         ids = tuple(item.id for item in items)
-        written = yield from _write(work, row, turn, [Finished(key, identity, rules.taking(items))])
-        taken = tuple(taking.take(item, turn) for item in items)
-        update_items(work, row, taken)
+        finished = Finished(key, identity, rules.taking(items))
+        written = yield from _write(work, row, turn, [finished], {} if known is None else {key: known})
+        taken = taking.taken(turn)
+        update_items(work, row, (item.seq for item in items), taken)
         after = record.progress(replace(driven, items=driven.items + ids))
         update_turn(work, row, after)
         keep_session(work, row, written.row, was=driven, turn=after)
-        return taken
+        return tuple(item.after(taken) for item in items)
 
     return Write((lease.session,), steps)
 
@@ -197,9 +202,12 @@ def record_effects(
 
     def steps(work: Work) -> Steps[tuple[JournalEntry, ...]]:
         row = work.session(lease.session)
-        driven = yield from driven_turn(row, lease, turn)
+        keys = list(dict.fromkeys(new.key for new in records))
+        unsettled, *entries = yield (UNSETTLED(row.id), *(ENTRY((row.id, turn, key)) for key in keys))
+        driven = record.require_driven(read_unsettled(unsettled, row), turn, lease, row.lease)
+        stored = {key: entry for key, entry in zip(keys, entries, strict=True) if entry is not None}
         opened = yield from open_into(work, row, waits)
-        written = yield from _write(work, row, turn, records, opened)
+        written = yield from _write(work, row, turn, records, stored, opened)
         if written.changed:
             after = record.progress(driven)
             if after != driven:
@@ -224,11 +232,12 @@ def _write(
     row: SessionRow,
     turn: TurnId,
     records: Sequence[JournalRecord],
+    found: Mapping[ReplayKey, Row],
     opened: dict[WaitId, Wait] | None = None,
 ) -> Steps[Written]:
+    """Write records over the entries that were found under their keys."""
     keys = list(dict.fromkeys(new.key for new in records))
-    found = yield from answers_to_each([ENTRY((row.id, turn, key)) for key in keys])
-    stored = {key[2]: read_entry(entry) for key, entry in found.items()}
+    stored = {key: read_entry(entry) for key, entry in found.items()}
     entries, seq = dict(stored), row.seq
     for new in records:
         entry = rules.write(entries.get(new.key), new, seq=seq + 1, now=work.now)
@@ -243,7 +252,7 @@ def _write(
             work.changes.update(schema.journal, place, changing_entry_values(entries[key]))
         else:
             work.changes.insert(schema.journal, entry_values(row.id, turn, entries[key]))
-    return Written(replace(row, seq=seq), entries, changed=bool(new_keys))
+    return Written(row._replace(seq=seq), entries, changed=bool(new_keys))
 
 
 def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: datetime | None) -> Write[Turn]:
@@ -251,7 +260,7 @@ def park(lease: ExecutionLease, turn: TurnId, waits: Sequence[WaitId], until: da
 
     def steps(work: Work) -> Steps[Turn]:
         row = work.session(lease.session)
-        found = yield from answer_to(UNSETTLED((row.id,)))
+        found = yield from answer_to(UNSETTLED(row.id))
         unsettled = None if found is None else read_turn(found, row.uid)
         if unsettled is not None and record.parked_by(unsettled.turn, turn, lease, row.lease):
             return unsettled.turn
@@ -308,7 +317,7 @@ def find(connection: Connection, uid: SessionUid, turn: TurnId) -> Turn:
 
 
 def find_unsettled(connection: Connection, row: SessionRow) -> Turn | None:
-    found = UNSETTLED.now(connection, (row.id,))
+    found = UNSETTLED.now(connection, row.id)
     return None if found is None else read_turn(found, row.uid).turn
 
 

@@ -44,10 +44,10 @@ def open_wait(uid: SessionUid, wait: NewWait) -> Write[None]:
 
 def open_into(work: Work, row: SessionRow, waits: Sequence[NewWait]) -> Steps[dict[WaitId, Wait]]:
     """Keep the waits that are new; returns all of them as they are kept."""
-    found = yield from answers_to_each([WAIT((wait.id,)) for wait in waits])
+    found = yield from answers_to_each([WAIT(wait.id) for wait in waits])
     opened: dict[WaitId, Wait] = {}
     for new in waits:
-        stored = found.get((new.id,))
+        stored = found.get(new.id)
         if stored is not None and stored["session"] != row.id:
             raise IdReused("wait", new.id)
         known = opened.get(new.id) if stored is None else read_wait(stored, row.uid)
@@ -86,10 +86,10 @@ def revoke(uid: SessionUid, waits: Sequence[WaitId]) -> Write[list[Wait]]:
 
 def named_waits(row: SessionRow, waits: Sequence[WaitId]) -> Steps[list[Wait]]:
     """The waits of these ids, which must be the session's own, else WaitNotFound."""
-    found = yield from answers_to_each([WAIT((wait,)) for wait in waits])
-    if any((wait,) not in found or found[wait,]["session"] != row.id for wait in waits):
+    found = yield from answers_to_each([WAIT(wait) for wait in waits])
+    if any(wait not in found or found[wait]["session"] != row.id for wait in waits):
         raise WaitNotFound
-    return [read_wait(found[wait,], row.uid) for wait in waits]
+    return [read_wait(found[wait], row.uid) for wait in waits]
 
 
 def _settle(work: Work, row: SessionRow, before: Sequence[Wait], after: Sequence[Wait]) -> Steps[None]:
@@ -123,7 +123,7 @@ def session_of(connection: Connection, wait: WaitId) -> SessionUid:
 
 def find(connection: Connection, uid: SessionUid, wait: WaitId) -> Wait:
     row = find_row(connection, uid)
-    found = WAIT.now(connection, (wait,))
+    found = WAIT.now(connection, wait)
     if found is None or found["session"] != row.id:
         raise WaitNotFound
     return read_wait(found, uid)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lash.inbox.items import Boundary, Command, InboxItem, ItemState, Wake
-from lash.inbox.taking import at_checkpoint, at_opening, complete, defer, give_back, take
+from lash.inbox.taking import at_checkpoint, at_opening, completed, deferred, given_back, taken
 
 from ..samples import NOW, OTHER_TURN, SECOND, TURN, an_item
 
@@ -14,21 +14,21 @@ RESET = Command(name="reset")
 TIMER = Wake(source="timer")
 
 
-def taken(*items: InboxItem) -> list[int]:
+def opened_with(*items: InboxItem) -> list[int]:
     return [item.seq for item in at_opening(items, NOW)]
 
 
 def test_nothing_ready_means_nothing_taken() -> None:
-    assert taken() == []
-    assert taken(an_item(1, state="taken"), an_item(2, available_at=NOW + SECOND), an_item(3, target=TURN)) == []
+    assert opened_with() == []
+    assert opened_with(an_item(1, state="taken"), an_item(2, available_at=NOW + SECOND), an_item(3, target=TURN)) == []
 
 
 def test_a_message_sent_on_its_own_gets_a_turn_of_its_own() -> None:
-    assert taken(an_item(1), an_item(2)) == [1]
+    assert opened_with(an_item(1), an_item(2)) == [1]
 
 
 def test_the_oldest_ready_item_is_taken_and_those_that_are_not_ready_hold_up_nobody() -> None:
-    assert taken(
+    assert opened_with(
         an_item(1, state="completed"),
         an_item(2, state="cancelled"),
         an_item(3, available_at=NOW + SECOND),
@@ -39,7 +39,7 @@ def test_the_oldest_ready_item_is_taken_and_those_that_are_not_ready_hold_up_nob
 
 
 def test_items_directly_behind_with_the_same_merge_key_join() -> None:
-    assert taken(*(an_item(seq, merge_key="m") for seq in (1, 2, 3)), an_item(4)) == [1, 2, 3]
+    assert opened_with(*(an_item(seq, merge_key="m") for seq in (1, 2, 3)), an_item(4)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -54,34 +54,34 @@ def test_items_directly_behind_with_the_same_merge_key_join() -> None:
     ids=["no key", "another key", "another kind", "other options", "a command"],
 )
 def test_an_item_that_does_not_join_ends_the_group_even_for_those_behind_it(second: InboxItem) -> None:
-    assert taken(an_item(1, merge_key="m"), second, an_item(3, merge_key="m")) == [1]
+    assert opened_with(an_item(1, merge_key="m"), second, an_item(3, merge_key="m")) == [1]
 
 
 def test_items_join_by_an_explicit_key_only() -> None:
-    assert taken(an_item(1, merge_key=None), an_item(2, merge_key=None)) == [1]
+    assert opened_with(an_item(1, merge_key=None), an_item(2, merge_key=None)) == [1]
 
 
 def test_wakes_join_like_messages() -> None:
-    assert taken(an_item(1, body=TIMER, merge_key="m"), an_item(2, body=TIMER, merge_key="m")) == [1, 2]
+    assert opened_with(an_item(1, body=TIMER, merge_key="m"), an_item(2, body=TIMER, merge_key="m")) == [1, 2]
 
 
 def test_equal_options_join_in_whatever_order_they_were_written() -> None:
     first = an_item(1, merge_key="m", options={"a": 1, "b": 2})
-    assert taken(first, an_item(2, merge_key="m", options={"b": 2, "a": 1})) == [1, 2]
-    assert taken(first, an_item(2, merge_key="m", options={"b": 2, "a": 1.0})) == [1]
+    assert opened_with(first, an_item(2, merge_key="m", options={"b": 2, "a": 1})) == [1, 2]
+    assert opened_with(first, an_item(2, merge_key="m", options={"b": 2, "a": 1.0})) == [1]
 
 
 @pytest.mark.parametrize("neighbour", [RESET, TIMER, None])
 def test_a_command_is_always_alone(neighbour: Command | Wake | None) -> None:
-    assert taken(an_item(1, body=RESET), an_item(2, body=neighbour)) == [1]
-    assert taken(an_item(1, body=neighbour), an_item(2, body=RESET)) == [1]
+    assert opened_with(an_item(1, body=RESET), an_item(2, body=neighbour)) == [1]
+    assert opened_with(an_item(1, body=neighbour), an_item(2, body=RESET)) == [1]
 
 
 def test_at_most_64_items_open_a_turn_and_the_rest_wait() -> None:
     line = [an_item(seq, merge_key="m") for seq in range(1, 101)]
-    assert taken(*line[:64]) == list(range(1, 65))
-    assert taken(*line) == list(range(1, 65))
-    assert taken(*line[64:]) == list(range(65, 101))
+    assert opened_with(*line[:64]) == list(range(1, 65))
+    assert opened_with(*line) == list(range(1, 65))
+    assert opened_with(*line[64:]) == list(range(65, 101))
 
 
 AFTER_WORK = an_item(1, when="now", boundary="after_work", target=TURN)
@@ -123,29 +123,29 @@ def test_items_enter_in_order_and_need_no_merge_key() -> None:
 
 
 def test_a_taken_item_belongs_to_its_turn() -> None:
-    assert take(an_item(1), TURN) == an_item(1, state="taken", turn=TURN)
+    assert an_item(1).after(taken(TURN)) == an_item(1, state="taken", turn=TURN)
 
 
 def test_a_completed_item_says_when_and_by_which_turn() -> None:
-    done = complete(take(an_item(1), TURN), NOW)
+    done = an_item(1).after(taken(TURN)).after(completed(NOW))
     assert done == replace(an_item(1, state="completed", turn=TURN), settled_at=NOW)
 
 
 def test_an_item_given_back_waits_at_its_old_place_for_a_turn_of_its_own() -> None:
-    entered = take(an_item(5, when="now", target=TURN, boundary="before_completion"), TURN)
-    back = give_back(entered)
+    entered = an_item(5, when="now", target=TURN, boundary="before_completion").after(taken(TURN))
+    back = entered.after(given_back())
     assert back == an_item(5, boundary="before_completion")
     assert back.ready(NOW)
 
 
 def test_an_item_that_missed_its_turn_becomes_input_for_the_next_one_and_cannot_miss_again() -> None:
-    deferred = defer(an_item(5, when="now", target=TURN))
-    assert deferred == an_item(5)
-    assert at_opening([deferred], NOW) == (deferred,)
-    assert at_checkpoint([deferred], TURN, "before_completion") == ()
-    assert defer(deferred) == deferred
+    missed = an_item(5, when="now", target=TURN).after(deferred())
+    assert missed == an_item(5)
+    assert at_opening([missed], NOW) == (missed,)
+    assert at_checkpoint([missed], TURN, "before_completion") == ()
+    assert missed.after(deferred()) == missed
 
 
 @pytest.mark.parametrize("state", ["pending", "taken", "completed", "cancelled"])
 def test_only_pending_items_open_a_turn(state: ItemState) -> None:
-    assert taken(an_item(1, state=state)) == ([1] if state == "pending" else [])
+    assert opened_with(an_item(1, state=state)) == ([1] if state == "pending" else [])

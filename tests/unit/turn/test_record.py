@@ -21,7 +21,7 @@ from lash.turn.record import (
     parked_by,
     progress,
     ready_at,
-    settle,
+    settled,
     sleeps_until,
     wake,
 )
@@ -178,11 +178,9 @@ def test_waking_a_turn_that_is_not_parked_changes_nothing() -> None:
 
 def test_a_settled_turn_keeps_its_outcome_summary_and_time_and_its_items() -> None:
     settlement = replace(FINISHED, summary={"replayed": 2})
-    settled = settle(a_turn(attempts=2), settlement, NOW)
-    assert settled == replace(
-        a_turn("settled", attempts=2), outcome="finished", summary={"replayed": 2}, settled_at=NOW
-    )
-    assert settled.items == (ONE, TWO)
+    ended = replace(a_turn(attempts=2), **settled(settlement, NOW))
+    assert ended == replace(a_turn("settled", attempts=2), outcome="finished", summary={"replayed": 2}, settled_at=NOW)
+    assert ended.items == (ONE, TWO)
 
 
 def test_an_open_and_a_parked_turn_are_unsettled() -> None:
