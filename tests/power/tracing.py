@@ -190,8 +190,8 @@ class _Reader:
 
     def _inside(self, name: str, deleted: str) -> str | None:
         path = self._path(bytes.fromhex(name.replace("\\x", "")))
-        # SQLite's index of its log is memory that has a name: it is made anew by whoever comes first.
-        assert path is None or not deleted or path.endswith("-shm"), f"{path} was used after it was removed"
+        # SQLite's index of its log, and the gate, are memory that has a name: who comes first makes them anew.
+        assert path is None or not deleted or path.endswith(("-shm", "-gate")), f"{path} was used after it was removed"
         return None if deleted else path
 
     def _path(self, name: bytes) -> str | None:
